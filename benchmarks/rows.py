@@ -1,0 +1,201 @@
+"""The rows of `make bench`: which sides run, for how long, and what is aimed at.
+
+A side is a process, not a callable: JAX, TensorFlow, PyTorch and keras-rl2's old stack cannot
+share one. So a row lists commands, and the runner takes them in turns.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Side:
+    """One command. `environment` names the interpreter: "project", "sb3" or "keras-rl2"."""
+
+    label: str
+    environment: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    backend: str = ""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Steps that are not timed, steps in a timed window, and how many windows a process times."""
+
+    warmup: int
+    window: int
+    windows: int
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Best of `candidates` against best of `baselines`; `at_least` None means no aim is set."""
+
+    candidates: tuple[str, ...]
+    baselines: tuple[str, ...]
+    at_least: float | None = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The median of one side stays at or under `at_most`, or strictly under it."""
+
+    label: str
+    at_most: float
+    strictly: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    unit: str
+    better: str
+    size: Size
+    quick: Size
+    sides: tuple[Side, ...]
+    ratios: tuple[Ratio, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    repeats: int | None = field(default=None)  # None: as many as the command line says
+
+
+JAX, TF = "ours jax", "ours tensorflow"
+
+
+def ours(script, *arguments):
+    """Both backends of the project, each in a process of its own."""
+    return (
+        Side(JAX, "project", script, arguments, "jax"),
+        Side(TF, "project", script, arguments, "tensorflow"),
+    )
+
+
+# On networks this small PyTorch's default of one thread a core can be slower than a single thread,
+# and falls to a tenth of it as soon as anything else runs on the machine. So both run, and ratios
+# are against the better one.
+SB3 = ("sb3", "sb3 1 thread")
+
+
+def sb3_train(work):
+    default, single = SB3
+    return (
+        Side(default, "sb3", "peers/sb3_train.py", ("sb3", work)),
+        Side(single, "sb3", "peers/sb3_train.py", ("sb3", work, "--threads", "1")),
+    )
+
+
+ONCE = Size(0, 1, 1)  # for figures that are counted, not timed
+
+ROWS = (
+    Row(
+        name="dqn_cartpole",
+        unit="env steps/s",
+        better="higher",
+        size=Size(1_000, 1_000, 5),
+        quick=Size(300, 200, 2),
+        sides=(
+            *ours("ours_train.py", "dqn_cartpole"),
+            *sb3_train("dqn_cartpole"),
+            Side("sbx", "sb3", "peers/sb3_train.py", ("sbx", "dqn_cartpole")),
+            Side("keras-rl2", "keras-rl2", "peers/keras_rl2_train.py"),
+        ),
+        ratios=(
+            Ratio((JAX,), SB3, 6.0),
+            Ratio((TF,), SB3, 2.5),
+            Ratio((JAX,), ("sbx",)),
+            Ratio((TF,), ("sbx",)),
+            Ratio((JAX,), ("keras-rl2",), 10.0),
+            Ratio((TF,), ("keras-rl2",), 4.0),
+        ),
+    ),
+    Row(
+        name="ddpg_pendulum",
+        unit="env steps/s",
+        better="higher",
+        size=Size(400, 300, 5),
+        quick=Size(200, 50, 2),
+        sides=(
+            *ours("ours_train.py", "ddpg_pendulum"),
+            *sb3_train("ddpg_pendulum"),
+            Side("sbx", "sb3", "peers/sb3_train.py", ("sbx", "ddpg_pendulum")),
+        ),
+        ratios=(
+            Ratio((JAX, TF), (*SB3, "sbx"), 1.2),
+            Ratio((JAX,), (*SB3, "sbx")),
+            Ratio((TF,), (*SB3, "sbx")),
+        ),
+    ),
+    Row(
+        name="nature_dqn_update",
+        unit="ms/update",
+        better="lower",
+        size=Size(100, 50, 5),
+        quick=Size(70, 5, 2),
+        sides=(
+            *ours("ours_train.py", "nature_dqn"),
+            Side("sb3", "sb3", "peers/sb3_nature.py"),
+        ),
+        ratios=(Ratio((TF,), ("sb3",), 1.4), Ratio((JAX,), ("sb3",))),
+    ),
+    Row(
+        name="sample_32_atari",
+        unit="ms/read",
+        better="lower",
+        size=Size(20, 50, 5),
+        quick=Size(5, 10, 2),
+        sides=(
+            *ours("ours_pool.py", "sample", "--frames", "{frames}"),
+            Side(
+                "keras-rl2",
+                "keras-rl2",
+                "peers/keras_rl2_pool.py",
+                ("sample", "--frames", "{frames}"),
+            ),
+        ),
+        ratios=(Ratio((JAX,), ("keras-rl2",)), Ratio((TF,), ("keras-rl2",))),
+        limits=(Limit(JAX, 1.0, strictly=True), Limit(TF, 1.0, strictly=True)),
+    ),
+    Row(
+        name="bytes_per_transition_atari",
+        unit="B/transition",
+        better="lower",
+        size=ONCE,
+        quick=ONCE,
+        repeats=1,
+        sides=(
+            *ours("ours_pool.py", "atari"),
+            Side("sb3", "sb3", "peers/sb3_bytes.py", ("atari",)),
+            Side("keras-rl2", "keras-rl2", "peers/keras_rl2_pool.py", ("atari",)),
+        ),
+        ratios=(Ratio((JAX, TF), ("sb3",)), Ratio((JAX, TF), ("keras-rl2",))),
+        limits=(Limit(JAX, 7_070), Limit(TF, 7_070)),
+    ),
+    Row(
+        name="bytes_per_transition_float17",
+        unit="B/transition",
+        better="lower",
+        size=ONCE,
+        quick=ONCE,
+        repeats=1,
+        sides=(
+            *ours("ours_pool.py", "float17"),
+            Side("sb3", "sb3", "peers/sb3_bytes.py", ("float17",)),
+            Side("keras-rl2", "keras-rl2", "peers/keras_rl2_pool.py", ("float17",)),
+        ),
+        ratios=(Ratio((JAX, TF), ("sb3",)), Ratio((JAX, TF), ("keras-rl2",))),
+        limits=(Limit(JAX, 105), Limit(TF, 105)),
+    ),
+    Row(
+        name="bytes_to_device_atari",
+        unit="B/step",
+        better="lower",
+        size=Size(70, 5, 1),
+        quick=Size(70, 5, 1),
+        repeats=1,
+        sides=(
+            *ours("ours_train.py", "nature_dqn", "--figure", "bytes_to_device"),
+            # Arithmetic only, so it needs no environment of its own.
+            Side("keras-rl2", "project", "peers/keras_rl2_traffic.py"),
+        ),
+        ratios=(Ratio((JAX,), ("keras-rl2",), 50.0), Ratio((TF,), ("keras-rl2",), 50.0)),
+    ),
+)

@@ -1,0 +1,44 @@
+"""Memory figures for logs, and how figures are written for people."""
+
+import datetime
+import math
+
+from kerasrl_gpu import probes
+
+
+def memory_bytes(agent) -> int | None:
+    """Bytes of the agent's replay memory; None where it has none or one of unknown size."""
+    nbytes = getattr(getattr(agent, "memory", None), "nbytes", None)
+    return None if nbytes is None else int(nbytes)
+
+
+def human_bytes(nbytes: int) -> str:
+    """`nbytes` to one decimal in the largest unit that gives at least 1: 1536 is "1.5 KiB"."""
+    value = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def human_memory(agent) -> str:
+    """The agent's replay memory and the process's resident memory, in words."""
+    sizes = {"replay": memory_bytes(agent), "process": probes.process_rss()}
+    known = [f"{human_bytes(size)} {name}" for name, size in sizes.items() if size is not None]
+    return ", ".join(known) or "--"
+
+
+def human_time(seconds: float) -> str:
+    """Whole seconds as h:mm:ss, or "--" where they are not finite."""
+    return str(datetime.timedelta(seconds=round(seconds))) if math.isfinite(seconds) else "--"
+
+
+def human_steps(step: int, nb_steps: int | None) -> str:
+    """How far a run is: "120/1000", or "120" where it has no number of steps to go to."""
+    return f"{step}" if nb_steps is None else f"{step:{len(str(nb_steps))}d}/{nb_steps}"
+
+
+def human_mean(value: float, digits: int = 3) -> str:
+    """A mean for a log line; a mean of nothing is "--"."""
+    return "--" if math.isnan(value) else f"{value:.{digits}f}"

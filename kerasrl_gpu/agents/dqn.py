@@ -1,0 +1,361 @@
+"""Deep Q-network: keras-rl's `DQNAgent`, with double and dueling variants."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from kerasrl_gpu import engine, files, losses, measures, targets
+from kerasrl_gpu.core import Agent, config_of
+from kerasrl_gpu.errors import ArgumentError
+from kerasrl_gpu.inputs import Inputs, build_on, check_is_keras, check_output
+from kerasrl_gpu.mirror import fresh_optimizer
+from kerasrl_gpu.policy import EpsGreedyQPolicy, GreedyQPolicy
+from kerasrl_gpu.pool.ring import Column
+from kerasrl_gpu.state import Network
+
+DUELING_TYPES = ("avg", "max", "naive")
+
+
+class DQNRule(NamedTuple):
+    """What does not change between updates.
+
+    Attributes:
+        double: the online network picks the next action.
+        delta: where the loss turns linear, reward units.
+        tau: fraction of the online weights in every blend; None leaves the target alone.
+        measures: [(name, function)] to report.
+    """
+
+    double: bool
+    delta: float
+    tau: float | None
+    measures: list
+
+
+def dqn_update(state, batch, *, net, optimizer, rule):
+    """Learn from one batch.
+
+    Args:
+        state: TrainState with the network "model", online and target.
+        batch: see `pool.transitions.read`.
+        net: (weights, seen, training) -> (q f32[B, A], aux).
+        optimizer: engine.Optimizer.
+        rule: DQNRule.
+
+    Returns:
+        (state, metrics f32[M]): the loss, then `rule.measures` of the masked targets
+        f32[B, A] and the Q-values, as keras-rl computes them.
+
+    Source: doi:10.1038/nature14236; double: arXiv:1509.06461. The blend takes the weights from
+    before the step, which is what keras-rl2 does.
+    """
+    online, target, slots = state.online["model"], state.target["model"], state.slots["model"]
+    q_next_target, _ = net(target, batch["next_observation"], training=False)
+    if rule.double:
+        q_next_online, _ = net(online, batch["next_observation"], training=False)
+        y = targets.double_q(batch["reward"], batch["discount"], q_next_online, q_next_target)
+    else:
+        y = targets.max_q(batch["reward"], batch["discount"], q_next_target)
+
+    def loss_fn(trainable):
+        q, aux = net(online._replace(trainable=trainable), batch["observation"], training=True)
+        error = y - losses.chosen(q, batch["action"])
+        loss = ops.mean(losses.huber(error, rule.delta)) + aux.regularisation
+        return optimizer.scale(loss, slots), (loss, q, aux)
+
+    (_, (loss, q, aux)), gradients = engine.value_and_grad(loss_fn)(online.trainable)
+    if rule.tau is not None:
+        target = losses.blend(target, online, rule.tau)
+    trainable, slots = optimizer.apply(gradients, online.trainable, slots)
+    online = online._replace(trainable=trainable, non_trainable=aux.non_trainable)
+    taken = ops.one_hot(ops.cast(batch["action"], "int32"), q.shape[-1], dtype="float32")
+    report = measures.report(loss, rule.measures, y[:, None] * taken, q)
+    return state._replace(
+        online={"model": online}, target={"model": target}, slots={"model": slots}
+    ), report
+
+
+def dueling(model, dueling_type: str):
+    """`model` with its last layer replaced by a value and an advantage for each action.
+
+        avg    Q = V + A - mean A        max    Q = V + A - max A        naive    Q = V + A
+
+    Stock layers and keras.ops only, so that it saves to .keras and loads without this package.
+
+    Source: arXiv:1511.06581, equations 7 to 9.
+    """
+    if dueling_type not in DUELING_TYPES:
+        raise ArgumentError(f"dueling_type={dueling_type!r}; pass one of {DUELING_TYPES}.")
+    nb_actions = model.outputs[0].shape[-1]
+    both = keras.layers.Dense(nb_actions + 1, activation="linear")(model.layers[-2].output)
+    value, advantage = ops.split(both, [1], axis=-1)
+    if dueling_type == "avg":
+        advantage = advantage - ops.mean(advantage, axis=-1, keepdims=True)
+    elif dueling_type == "max":
+        advantage = advantage - ops.max(advantage, axis=-1, keepdims=True)
+    return keras.Model(model.inputs, value + advantage)
+
+
+class DQNAgent(Agent):
+    """Deep Q-network, with keras-rl's arguments in keras-rl's order; ours are keyword-only.
+
+    Args:
+        model: observations [B, window, ...] -> Q-values [B, nb_actions]. With a window of 1 the
+            window axis may be left out.
+        policy, test_policy: keras-rl policies; eps-greedy with 0.1 and greedy by default.
+        enable_double_dqn: the online network picks the next action, the target prices it.
+        enable_dueling_network: replaces the model's last layer by a dueling head; `agent.model`
+            is the new model.
+        dueling_type: "avg", "max" or "naive".
+        nb_actions: how many discrete actions there are, A.
+        memory: DeviceMemory, keras-rl's SequentialMemory, or another keras-rl Memory.
+        gamma: discount a step.
+        batch_size: transitions an update.
+        nb_steps_warmup: steps before the first update.
+        train_interval: steps from one update to the next.
+        memory_interval: every step is stored, every so-many-th may start a transition.
+        target_model_update: below 1 the fraction blended at each update, else the number of steps
+            between two copies.
+        delta_range: deprecated in keras-rl; (-d, d) is delta_clip=d.
+        delta_clip: where the Huber loss turns linear, reward units.
+        custom_model_objects: kept for keras-rl's sake; Keras 3 has a registry.
+        processor: keras-rl Processor.
+        seed, updates, truncation: see `core.Agent`.
+
+    Raises:
+        ShapeError: the model's output is not one value for each action.
+        ArgumentError: an argument that cannot be honoured.
+    """
+
+    def __init__(
+        self,
+        model,
+        policy=None,
+        test_policy=None,
+        enable_double_dqn=False,
+        enable_dueling_network=False,
+        dueling_type="avg",
+        nb_actions=None,
+        memory=None,
+        gamma=0.99,
+        batch_size=32,
+        nb_steps_warmup=1000,
+        train_interval=1,
+        memory_interval=1,
+        target_model_update=10000,
+        delta_range=None,
+        delta_clip=np.inf,
+        custom_model_objects=None,
+        processor=None,
+        *,
+        seed=None,
+        updates=1,
+        truncation="bootstrap",
+    ):
+        super().__init__(
+            memory=memory,
+            processor=processor,
+            gamma=gamma,
+            batch_size=batch_size,
+            train_interval=train_interval,
+            memory_interval=memory_interval,
+            target_model_update=target_model_update,
+            delta_range=delta_range,
+            delta_clip=delta_clip,
+            custom_model_objects=custom_model_objects,
+            seed=seed,
+            updates=updates,
+            truncation=truncation,
+        )
+        if nb_actions is None or nb_actions < 1:
+            raise ArgumentError(f"nb_actions={nb_actions!r}; pass env.action_space.n.")
+        if dueling_type not in DUELING_TYPES:
+            raise ArgumentError(f"dueling_type={dueling_type!r}; pass one of {DUELING_TYPES}.")
+        check_is_keras(model, "model")
+        self.nb_actions, self.nb_steps_warmup = int(nb_actions), nb_steps_warmup
+        self.enable_double_dqn = enable_double_dqn
+        self.enable_dueling_network, self.dueling_type = enable_dueling_network, dueling_type
+        self._model, self._settled, self._nb_values = model, False, self.nb_actions
+        self._optimizer, self._measures = None, []
+        if model.built:
+            self._settle_model()
+        self._take_memory(Column("uint8" if self.nb_actions <= 256 else "int32", ()))
+        self.policy = EpsGreedyQPolicy() if policy is None else policy
+        self.test_policy = GreedyQPolicy() if test_policy is None else test_policy
+
+    def _settle_model(self):
+        """Check the model's output and put the dueling head on, once it is built."""
+        check_output(self._model, (self.nb_actions,), "a DQN's model")
+        if self.enable_dueling_network:
+            self._model = dueling(self._model, self.dueling_type)
+        self._settled = True
+
+    # keras-rl's objects -------------------------------------------------------------------------
+
+    @property
+    def model(self):
+        """The Keras model that acts and learns, with the weights that training has reached."""
+        self.sync()
+        return self._model
+
+    @property
+    def target_model(self):
+        """A Keras model with the target's weights; made when asked for."""
+        return self._target_model("model", self._model)
+
+    @property
+    def optimizer(self):
+        """The Keras optimizer; a learning rate set on it holds from the next update."""
+        self.flush()
+        return self._optimizer
+
+    @property
+    def policy(self):
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy):
+        self._policy = self._adopt(policy, stream=100)
+
+    @property
+    def test_policy(self):
+        return self._test_policy
+
+    @test_policy.setter
+    def test_policy(self, policy):
+        self._test_policy = self._adopt(policy, stream=101)
+
+    def _adopt(self, policy, stream):
+        policy._set_agent(self)
+        if hasattr(policy, "seed"):
+            policy.seed(self.derived_seed(stream))
+        return policy
+
+    @property
+    def layers(self):
+        return self._model.layers[:]
+
+    @property
+    def metrics_names(self):
+        names = ["loss", *(name for name, _ in self._measures), *self._policy.metrics_names]
+        return names if self.processor is None else names + list(self.processor.metrics_names)
+
+    def get_config(self):
+        """keras-rl's keys and ours, plain values."""
+        return {
+            **super().get_config(),
+            "nb_actions": self.nb_actions,
+            "nb_steps_warmup": self.nb_steps_warmup,
+            "enable_double_dqn": self.enable_double_dqn,
+            "enable_dueling_network": self.enable_dueling_network,
+            "dueling_type": self.dueling_type,
+            "policy": config_of(self._policy),
+            "test_policy": config_of(self._test_policy),
+        }
+
+    # Learning -----------------------------------------------------------------------------------
+
+    def compile(self, optimizer, metrics=()):
+        """Get ready to train; compiled again, the optimizer starts with fresh slots.
+
+        Args:
+            optimizer: a keras optimizer or its name.
+            metrics: names, functions of (y_true, y_pred) or keras metrics, reported with each
+                update behind the loss; mean_q is always added. The list is not changed.
+        """
+        self.sync()
+        self._measures = measures.resolve(metrics, losses.mean_q)
+        self._optimizer = fresh_optimizer(optimizer)
+        if self._settled:
+            self._start({"model": self._model}, ("model",), {"model": self._optimizer})
+        self.compiled = True
+
+    def _prepare(self, observation, state=None):
+        """Build what depends on the first observation: pool, model, compiled calls."""
+        seen, process = self._first_look(observation, state)
+        if not self._settled:
+            build_on(self._model, seen)
+            self._settle_model()
+        if self._state is None:
+            self._start({"model": self._model}, ("model",), {"model": self._optimizer})
+        net = Network(self._model, Inputs(self._model, seen, self.memory.window_length))
+        rule = DQNRule(
+            double=self.enable_double_dqn,
+            delta=self.delta_clip,
+            tau=self.target_model_update if self.target_model_update < 1 else None,
+            measures=self._measures,
+        )
+        update = partial(dqn_update, net=net, optimizer=self._mirror.optimizers["model"], rule=rule)
+        self._make_learner(
+            update=lambda what: update,
+            act=lambda state, seen: net(state.online["model"], seen, training=False)[0],
+            networks=[self._model],
+            process=process,
+        )
+
+    def forward(self, observation):
+        """The action for an observation; inside `fit` also the queued update, in one call."""
+        if self._learner is None:
+            self._prepare(observation)
+        if self.closing:
+            return self._see_last(observation)
+        if self._acts_separately:
+            q_values = self.compute_q_values(self.memory.get_recent_state(observation))
+        else:
+            q_values = self._advance(observation)
+        policy = self._policy if self.training else self._test_policy
+        action = policy.select_action(q_values=q_values)
+        self.recent_observation, self.recent_action = observation, action
+        return action
+
+    def backward(self, reward, terminal):
+        """Store the step and learn when it is time; see keras-rl.
+
+        Returns:
+            one number for each of `metrics_names`; NaN while nothing is learned. Inside `fit` the
+            numbers are brought over from the device when they are first read.
+        """
+        tail = list(self._policy.metrics)
+        if self.processor is not None:
+            tail += self.processor.metrics
+        return self._backward(reward, terminal, 1 + len(self._measures), tail)
+
+    def _what(self):
+        return ("model",) if self.step > self.nb_steps_warmup else ()
+
+    def compute_batch_q_values(self, state_batch):
+        """Q-values f32[B, A] of B states, each a list of `window_length` observations."""
+        if self._learner is None:
+            self._prepare(state_batch[0][-1], state_batch[0])
+        return self._infer(state_batch)
+
+    def compute_q_values(self, state):
+        """Q-values f32[A] of one state."""
+        return self.compute_batch_q_values([state])[0]
+
+    def update_target_model_hard(self):
+        """Give the target network the online network's weights."""
+        self.flush()
+        self._copy_targets()
+
+    def reset_states(self):
+        """Forget the last observation and action."""
+        self.recent_observation = self.recent_action = None
+
+    # Files --------------------------------------------------------------------------------------
+
+    def load_weights(self, filepath):
+        """Read weights from a file of any name; the target gets them too."""
+        files.load_weights(self.model, filepath)
+        self.take_weights()
+        if self.compiled and self._state is not None:
+            self.update_target_model_hard()
+
+    def save_weights(self, filepath, overwrite=False):
+        """Write the weights to a file of exactly this name."""
+        files.save_weights(self.model, filepath, overwrite)

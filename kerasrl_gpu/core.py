@@ -1,0 +1,474 @@
+"""`Agent`: keras-rl's agent over the engine. It owns the state; its agents say what to learn."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+
+from kerasrl_gpu import engine, host, keras_rl, loop
+from kerasrl_gpu.errors import ArgumentError, NotCompiled, ObservationError
+from kerasrl_gpu.learner import Learner
+from kerasrl_gpu.measures import Metrics
+from kerasrl_gpu.memory import DeviceMemory
+from kerasrl_gpu.mirror import Mirror, with_weights
+from kerasrl_gpu.pool import ring
+from kerasrl_gpu.pool.transitions import Rule
+from kerasrl_gpu.sequential import take_over
+from kerasrl_gpu.state import TrainState
+
+
+class _Pending:
+    """A row and an update that wait for the next action to be asked for."""
+
+    __slots__ = ("copy_target", "metrics", "tail", "what")
+
+    def __init__(self, what, metrics, tail, copy_target):
+        self.what, self.metrics, self.tail, self.copy_target = what, metrics, tail, copy_target
+
+
+class Agent(keras_rl.Agent):
+    """What DQN, DDPG and their kin share: the memory, the state, one device call a step.
+
+    An agent's class fills in `compile` (which calls `_start`), `forward`, `_what` and its pure
+    functions; nothing here calls keras-rl's abstract methods.
+
+    Args:
+        memory: DeviceMemory, keras-rl's SequentialMemory (taken over), or any other keras-rl
+            Memory, which is honoured through its own `sample`, on the host.
+        processor: keras-rl Processor.
+        seed: makes a run repeatable: draws, exploration by our policies and noise, the first
+            reset of the environment. None takes one from NumPy's global generator, so that
+            `np.random.seed` at the top of a keras-rl script still does what it did.
+        updates: K updates in one call whenever one is due; the replay ratio is
+            updates / train_interval.
+        truncation: "bootstrap" lets the value of a truncated episode's last state count;
+            "terminal" is keras-rl's old way.
+        gamma, batch_size, train_interval, memory_interval, target_model_update, delta_range,
+            delta_clip, custom_model_objects: as in keras-rl.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory,
+        processor,
+        gamma,
+        batch_size,
+        train_interval,
+        memory_interval,
+        target_model_update,
+        delta_range,
+        delta_clip,
+        custom_model_objects,
+        seed,
+        updates,
+        truncation,
+    ):
+        super().__init__(processor)
+        if delta_range is not None:
+            warnings.warn(f"delta_range is deprecated: using delta_clip={delta_range[1]}", stacklevel=3)
+            delta_clip = delta_range[1]
+        _check_numbers(
+            gamma=gamma,
+            batch_size=batch_size,
+            train_interval=train_interval,
+            memory_interval=memory_interval,
+            target_model_update=target_model_update,
+            delta_clip=delta_clip,
+            updates=updates,
+        )
+        if truncation not in ("bootstrap", "terminal"):
+            raise ArgumentError(f"truncation={truncation!r}; pass 'bootstrap' or 'terminal'.")
+        whole = target_model_update >= 1
+        self.target_model_update = (int if whole else float)(target_model_update)
+        self.gamma, self.batch_size, self.delta_clip = gamma, batch_size, delta_clip
+        self.train_interval, self.memory_interval = train_interval, memory_interval
+        self.custom_model_objects = dict(custom_model_objects or {})
+        self.updates, self.truncation = updates, truncation
+        self.seed = int(np.random.randint(2**31) if seed is None else seed)
+        self.compiled, self.stop_training, self.stop_reason = False, False, None
+        self.in_loop = False  # inside fit or test: `loop` sets it
+        self.truncated = False  # whether the step that ends here ran out of time: `loop` sets it
+        self.recent_observation = self.recent_action = None
+        self._given_memory, self.memory = memory, None
+        self._state = self._mirror = self._learner = self._pending = None
+        self._acts_separately = self._learns_on_host = False
+        self._nb_updates, self._nb_runs, self._ended = 0, 0, False
+        self._seeded, self._warned_small, self._open = seed is not None, False, None
+
+    # The memory and the compiled calls ------------------------------------------------------------
+
+    def _take_memory(self, action: ring.Column) -> None:
+        """Adopt the memory that was handed in, now that it is known what an action is."""
+        memory = self._given_memory
+        if memory is None:
+            raise ArgumentError("memory is missing; pass memory=DeviceMemory(limit=50_000).")
+        if type(memory) is keras_rl.SequentialMemory:
+            memory = take_over(memory, action)
+        elif isinstance(memory, DeviceMemory):
+            memory.bind(action)
+        limit = getattr(memory, "limit", None)
+        if limit is not None and self.batch_size > limit:
+            raise ArgumentError(
+                f"batch_size={self.batch_size} is more than the memory holds, limit={limit}; "
+                f"pass batch_size={limit} or less, or a larger limit."
+            )
+        self.memory = memory
+
+    @property
+    def on_pool(self) -> bool:
+        """Whether transitions are drawn on the device; False under a Memory of the user's own."""
+        return isinstance(self.memory, DeviceMemory)
+
+    def _start(self, models: dict, targets: tuple, optimizers: dict) -> None:
+        """Make the state afresh; see `Mirror`."""
+        self._mirror = Mirror(models, targets, optimizers)
+        self._state = self._mirror.start()
+        self._learner = self._pending = None
+
+    def _first_look(self, observation, state=None):
+        """Allocate the pool for observations like this one and find out how they are processed.
+
+        Args:
+            state: k observations; None makes zeros before this one.
+
+        Returns:
+            (seen, process): an example of what networks see, with a batch axis of 1, and the
+            function that makes it inside a compiled call (None: the host does it).
+        """
+        if self.on_pool:
+            self.memory.allocate(observation)
+        state = state or self.memory.get_recent_state(observation)
+        process, reason = host.traced_processor(self, state)
+        if reason is not None:
+            self._acts_separately = True
+            self._learns_on_host = self.on_pool and process is None
+            warnings.warn(reason, stacklevel=4)
+        return host.narrow(self.process_state_batch([state])), process
+
+    def _make_learner(self, update, act, networks, process) -> None:
+        rule = Rule(gamma=self.gamma, bootstrap_truncated=self.truncation == "bootstrap")
+        self._learner = Learner(
+            update=update,
+            act=act,
+            rule=rule,
+            batch_size=self.batch_size,
+            updates=self.updates,
+            process=process,
+            convolutional=any(
+                len(variable.shape) > 2
+                for model in networks
+                for variable in model.trainable_variables
+            ),
+        )
+
+    # Weights between the device and the user's models -------------------------------------------
+
+    @property
+    def state(self) -> TrainState:
+        """The training state, all queued work done. The next call consumes it: keep no copy."""
+        self.flush()
+        return self._state
+
+    def sync(self) -> None:
+        """Give the user's Keras models and optimizers what training has made of them."""
+        if self._state is not None:
+            self.flush()
+            self._mirror.publish(self._state)
+
+    def take_weights(self) -> None:
+        """Take what the user's models hold, if anybody changed it since the last sync."""
+        if self._state is not None:
+            self.flush()
+            self._state = self._mirror.take(self._state)
+
+    def _copy_targets(self) -> None:
+        self._state = self._mirror.copy_targets(self._state)
+
+    def _target_model(self, name, model):
+        if self._state is None:
+            raise NotCompiled("there is no target network before agent.compile(optimizer).")
+        return with_weights(model, self.state.target[name])
+
+    # One step -----------------------------------------------------------------------------------
+
+    def _advance(self, observation) -> np.ndarray:
+        """What the networks say to an observation, after the queued row and update: f32[A]."""
+        memory = self.memory
+        memory.see(observation, self.step)
+        pending = self._pending
+        if pending is None:
+            return engine.to_host(self._learner.act(memory)(self._state, memory.wire))
+        return self._run(pending)
+
+    def _run(self, pending) -> np.ndarray:
+        memory, self._pending = self.memory, None
+        program = self._learner.step(memory, pending.what)
+        if pending.what:
+            self._state = self._mirror.refresh(self._state)
+        self._state, memory.columns, out = program(self._state, memory.columns, memory.wire)
+        out = engine.to_host(out)
+        if pending.what:
+            self._nb_updates += self.updates
+            pending.metrics.fill(out[self._nb_values :].tolist() + pending.tail)
+        if pending.copy_target:
+            self._copy_targets()
+        return out[: self._nb_values]
+
+    def flush(self) -> None:
+        """Run the queued row and update now; nothing if there is none."""
+        if self._pending is not None:
+            self._run(self._pending)
+
+    def _record(self, reward, terminal) -> None:
+        """Store the step that ends here, or queue it on the pool."""
+        ended, self._ended = self._ended, bool(terminal)
+        if not self.training or not self.on_pool:
+            store = getattr(self.memory, "remember", None) if not self.training else None
+            if store is not None:
+                return store(self.recent_observation, terminal)
+            return self.memory.append(
+                self.recent_observation, self.recent_action, reward, terminal, training=self.training
+            )
+        self.flush()
+        ending = 0
+        if terminal:
+            ending = ring.TRUNCATED if self.truncated else ring.TERMINATED
+        start = self.step % self.memory_interval == 0
+        if reward != reward:
+            raise ObservationError(
+                f"step {self.step}: the reward is NaN. What is stored is kept; mend the "
+                "environment, or replace NaN in Processor.process_reward."
+            )
+        self.memory.stage(
+            self.recent_observation,
+            self.recent_action,
+            reward,
+            ending=ending,
+            start=start,
+            step=self.step,
+        )
+        self.memory.remember(self.recent_observation, terminal)
+        if ended:  # the row after a terminal one is the episode's last observation
+            self.memory.store()
+
+    def _backward(self, reward, terminal, nb_learned: int, tail: list):
+        """keras-rl's `backward`: record the step and learn when it is time.
+
+        Args:
+            nb_learned: how many numbers an update gives.
+            tail: what policy and processor report, behind them.
+        """
+        if not self.compiled:
+            raise NotCompiled(
+                "the agent is not compiled; call agent.compile(keras.optimizers.Adam(1e-3)) first."
+            )
+        closing, names = self._ended, self.metrics_names
+        nothing = [math.nan] * nb_learned + tail
+        self._record(reward, terminal)
+        if not self.training or closing:
+            return Metrics(names, self.flush, nothing)
+        due = self.step % self.train_interval == 0
+        what = self._what() if due else ()
+        hard = self.target_model_update >= 1 and self.step % self.target_model_update == 0
+        metrics = Metrics(names, self.flush, None if what else nothing)
+        if not self.on_pool or self._learns_on_host:
+            return self._learn_on_host(what, tail, hard, metrics)
+        if what:
+            self._check_can_sample()
+            draw = self.memory.wire.view
+            draw["seed"][...], draw["draw"][...] = self.seed % 2**32, self._nb_updates % 2**32
+        self._pending = _Pending(what, metrics, tail, hard)
+        if not self.in_loop:
+            self.flush()
+        return metrics
+
+    def _check_can_sample(self) -> None:
+        self.memory.check_can_sample()
+        if not self._warned_small and self.memory.nb_entries < self.batch_size:
+            self._warned_small = True
+            warnings.warn(
+                f"{self.memory.nb_entries} rows are stored, fewer than batch_size="
+                f"{self.batch_size}: batches repeat rows. A longer nb_steps_warmup avoids it.",
+                stacklevel=4,
+            )
+
+    def _learn_on_host(self, what, tail, hard, metrics) -> Metrics:
+        """Learn from what the memory's own `sample` gives, as keras-rl does."""
+        if self.on_pool:
+            self.memory.store()
+        for _ in range(self.updates if what else 0):
+            experiences = self.memory.sample(self.batch_size)
+            if self._learner is None:  # no `forward` came before: a loop of the user's own
+                state = list(experiences[0].state0)
+                self._prepare(state[-1], state)
+            batch = host.batch(self, experiences)
+            self._state = self._mirror.refresh(self._state)
+            self._state, out = self._learner.learn(what)(self._state, batch)
+            self._nb_updates += 1
+            metrics.fill(engine.to_host(out).tolist() + tail)
+        if hard and self._state is not None:
+            self._copy_targets()
+        return metrics
+
+    def _infer(self, states) -> np.ndarray:
+        """What the acting network says to B states, f32[B, A], by a call of its own."""
+        self.flush()
+        seen = host.narrow(self.process_state_batch(states))
+        return engine.to_host(self._learner.infer()(self._state, seen))
+
+    def process_state_batch(self, batch):
+        """States as the networks see them: stacked, and through the processor; see keras-rl."""
+        batch = host.stack(self, batch)
+        return batch if self.processor is None else self.processor.process_state_batch(batch)
+
+    # keras-rl's loop ------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        env,
+        nb_steps,
+        action_repetition=1,
+        callbacks=None,
+        verbose=1,
+        visualize=False,
+        nb_max_start_steps=0,
+        start_step_policy=None,
+        log_interval=10000,
+        nb_max_episode_steps=None,
+    ):
+        """Train for `nb_steps` environment steps; see `loop.fit`."""
+        return loop.fit(
+            self,
+            env,
+            nb_steps,
+            action_repetition=action_repetition,
+            callbacks=callbacks,
+            verbose=verbose,
+            visualize=visualize,
+            nb_max_start_steps=nb_max_start_steps,
+            start_step_policy=start_step_policy,
+            log_interval=log_interval,
+            nb_max_episode_steps=nb_max_episode_steps,
+        )
+
+    def test(
+        self,
+        env,
+        nb_episodes=1,
+        action_repetition=1,
+        callbacks=None,
+        visualize=True,
+        nb_max_episode_steps=None,
+        nb_max_start_steps=0,
+        start_step_policy=None,
+        verbose=1,
+    ):
+        """Play `nb_episodes` without learning; see `loop.test`."""
+        return loop.test(
+            self,
+            env,
+            nb_episodes,
+            action_repetition=action_repetition,
+            callbacks=callbacks,
+            visualize=visualize,
+            nb_max_episode_steps=nb_max_episode_steps,
+            nb_max_start_steps=nb_max_start_steps,
+            start_step_policy=start_step_policy,
+            verbose=verbose,
+        )
+
+    def get_config(self) -> dict:
+        """keras-rl's keys and ours, plain values."""
+        return {
+            "gamma": self.gamma,
+            "batch_size": self.batch_size,
+            "train_interval": self.train_interval,
+            "memory_interval": self.memory_interval,
+            "target_model_update": self.target_model_update,
+            "delta_clip": self.delta_clip,
+            "seed": self.seed,
+            "updates": self.updates,
+            "truncation": self.truncation,
+            "memory": config_of(self.memory),
+        }
+
+    def begin_run(self, env, training: bool) -> int | None:
+        """Get ready for a `fit` or `test`; `loop` calls it.
+
+        Takes over the models' weights where somebody changed them, and closes an episode that was
+        left open as truncated.
+
+        Returns:
+            the seed of the environment's first reset; None where the agent has no seed.
+        """
+        self.flush()
+        self.take_weights()
+        if self.on_pool:
+            last = self._open if self._open is not None else self.recent_observation
+            self.memory.close_episode(last)
+            self.memory.forget_window()
+        self._open, self._ended = None, False
+        self.training, self.in_loop = training, True
+        self.stop_training, self.stop_reason = False, None
+        self._nb_runs += 1
+        if not self._seeded:
+            return None
+        seed = self.derived_seed(self._nb_runs)
+        if hasattr(getattr(env, "action_space", None), "seed"):
+            env.action_space.seed(seed)
+        return seed
+
+    def end_run(self, open_observation) -> None:
+        """Finish what is queued, and give the Keras models their weights; `loop` calls it.
+
+        Args:
+            open_observation: what the episode that is still open shows last; None if none is.
+        """
+        self.in_loop = False
+        if self.training:
+            self._open = open_observation
+        self.sync()
+
+    def derived_seed(self, stream: int) -> int:
+        """A seed for one of the run's parts, a pure function of the agent's seed: 0 .. 2**31-1."""
+        return int(np.random.SeedSequence([self.seed, stream]).generate_state(1)[0] >> 1)
+
+    @property
+    def closing(self) -> bool:
+        """Whether the next observation is only the last of an episode: nobody acts on it."""
+        return self._ended and self.in_loop
+
+    def _see_last(self, observation):
+        self.flush()
+        self.recent_observation = observation
+        return self.recent_action
+
+    def request_stop(self, reason: str) -> None:
+        """End the running `fit` or `test` after this step; `History.reason` says why."""
+        self.stop_training, self.stop_reason = True, reason
+
+
+def _check_numbers(*, target_model_update, delta_clip, gamma, **counts) -> None:
+    if target_model_update < 0:
+        raise ArgumentError(
+            f"target_model_update={target_model_update}; pass a fraction below 1 (soft, each "
+            "update) or a number of steps (hard copy)."
+        )
+    if not delta_clip > 0:
+        raise ArgumentError(f"delta_clip={delta_clip}; pass a number above 0, or np.inf.")
+    if not 0 <= gamma <= 1:
+        raise ArgumentError(f"gamma={gamma}; pass a discount between 0 and 1.")
+    for name, count in counts.items():
+        if count != int(count) or count < 1:
+            raise ArgumentError(f"{name}={count!r}; pass a whole number of at least 1.")
+
+
+def config_of(thing) -> dict | None:
+    """{"class_name", "config"} of a policy, memory or process; None of None."""
+    if thing is None:
+        return None
+    get_config = getattr(thing, "get_config", dict)
+    return {"class_name": type(thing).__name__, "config": get_config()}

@@ -1,0 +1,259 @@
+"""The engine on JAX: state and pool are arrays, donated to every call that writes them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+NAME = "jax"
+
+
+# Variables -------------------------------------------------------------------------------------
+
+
+def adopt(variables) -> list:
+    """Own copies of what Keras variables hold; donation deletes what it is given."""
+    return [jnp.array(variable.value, copy=True) for variable in variables]
+
+
+def clone(leaves) -> list:
+    """A second set of the same values."""
+    return [jnp.array(leaf, copy=True) for leaf in leaves]
+
+
+def overwrite(target, source) -> list:
+    """The leaves that `target` is from now on: the values of `source`."""
+    return clone(source)
+
+
+def publish(leaves, variables) -> list:
+    """Give Keras variables the values of `leaves`.
+
+    Returns:
+        what the variables hold now, object by object: a variable that holds another object later
+        was set by somebody else.
+    """
+    for leaf, variable in zip(leaves, variables, strict=True):
+        variable.assign(jnp.array(leaf, copy=True))
+    return [variable.value for variable in variables]
+
+
+class Optimizer:
+    """A Keras optimizer as a pure function of gradients, weights and slots.
+
+    Args:
+        optimizer: an unbuilt keras.optimizers.Optimizer; stays the user's object.
+        variables: the trainable Keras variables, in the order that `apply` gets their values.
+    """
+
+    def __init__(self, optimizer, variables):
+        self.keras = optimizer
+        optimizer.build(variables)
+        self.slots = adopt(optimizer.variables)
+        self._rate = _learning_rate_index(optimizer)
+        self._seen_rate = None if self._rate is None else self._rate_variable().value
+
+    def _rate_variable(self):
+        return self.keras.variables[self._rate]
+
+    def refresh(self, slots) -> list:
+        """`slots` with the learning rate that somebody set on the Keras object since."""
+        if self._rate is None or self._rate_variable().value is self._seen_rate:
+            return slots
+        self._seen_rate = self._rate_variable().value
+        return [*slots[: self._rate], jnp.array(self._seen_rate, copy=True), *slots[self._rate + 1 :]]
+
+    def publish(self, slots) -> None:
+        """Give the Keras optimizer's variables the values of `slots`."""
+        publish(slots, self.keras.variables)
+        if self._rate is not None:
+            self._seen_rate = self._rate_variable().value
+
+    def scale(self, loss, slots):
+        """The loss times what a LossScaleOptimizer asks for; f32[] in, f32[] out."""
+        mapping = list(zip(self.keras.variables, slots, strict=True))
+        with keras.StatelessScope(state_mapping=mapping):
+            return self.keras.scale_loss(loss)
+
+    def apply(self, gradients, trainable, slots) -> tuple[list, list]:
+        """(trainable, slots) after one step."""
+        return self.keras.stateless_apply(slots, gradients, trainable)
+
+
+def _learning_rate_index(optimizer) -> int | None:
+    """Where the learning rate stands among the optimizer's variables; None under a schedule."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    rate = getattr(inner, "_learning_rate", None)
+    for index, variable in enumerate(optimizer.variables):
+        if variable is rate:
+            return index
+    return None
+
+
+def value_and_grad(function):
+    """`function(trainable) -> (loss, aux)` as `(loss, aux), gradients`."""
+    return jax.value_and_grad(function, has_aux=True)
+
+
+# Arrays ----------------------------------------------------------------------------------------
+
+
+def zeros(shape, dtype):
+    """A pool column of zeros on the default device."""
+    return jnp.zeros(shape, dtype)
+
+
+def put_rows(columns, slots, rows):
+    """`columns` with row i32[K] of each replaced, in place when the columns are donated."""
+    if slots.shape[0] == 1:
+        return {
+            name: jax.lax.dynamic_update_slice_in_dim(column, rows[name], slots[0], axis=0)
+            for name, column in columns.items()
+        }
+    return {
+        name: column.at[slots].set(rows[name], mode="promise_in_bounds", unique_indices=True)
+        for name, column in columns.items()
+    }
+
+
+def take_rows(column, slots):
+    """Rows of a column; every slot lies inside it."""
+    return column.at[slots].get(mode="promise_in_bounds")
+
+
+def bitcast(array, dtype):
+    """The same bits under a dtype of the same width."""
+    return array if array.dtype == dtype else jax.lax.bitcast_convert_type(array, dtype)
+
+
+def from_bytes(array, dtype, shape):
+    """u8[..., n] as `dtype`[..., *shape], where n bytes hold that shape."""
+    array = array.reshape(*array.shape[:-1], *shape, np.dtype(dtype).itemsize)
+    if np.dtype(dtype).itemsize == 1:
+        array = array[..., 0]
+    if np.dtype(dtype) == bool:
+        return array.astype(bool)
+    return jax.lax.bitcast_convert_type(array, dtype)
+
+
+def counter(word, offset):
+    """A u32 counter read from a wire, moved on by `offset`; wraps."""
+    return word + jnp.asarray(offset, jnp.uint32)
+
+
+def random_int(seed, draw, stream, shape, high):
+    """i32 `shape` drawn uniformly from 0..high-1, a pure function of u32 seed, draw and stream."""
+    words = jnp.stack([jnp.asarray(seed, jnp.uint32), jnp.asarray(draw, jnp.uint32)])
+    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    return jax.random.randint(jax.random.fold_in(key, stream), shape, 0, high, jnp.int32)
+
+
+def to_host(array) -> np.ndarray:
+    """A NumPy array of the values; waits for the device."""
+    return np.asarray(array)
+
+
+# Compiled calls --------------------------------------------------------------------------------
+
+
+class Program:
+    """A compiled function that counts how often it was traced."""
+
+    def __init__(self, function, donate=()):
+        self.traces = 0
+
+        def traced(*args):
+            self.traces += 1
+            return function(*args)
+
+        self._call = jax.jit(traced, donate_argnums=donate)
+
+    def __call__(self, *args):
+        return self._call(*args)
+
+
+class _WireProgram(Program):
+    """A program whose last argument is a wire: what travels is its one buffer."""
+
+    def __call__(self, *args):
+        return self._call(*args[:-1], args[-1].buffer)
+
+
+def compile_step(update, act, row, updates=1, convolutional=False):
+    """One call a step: write the row, learn `updates` times, act.
+
+    Args:
+        update: (state, columns, message, draw offset) -> (state, f32[M] metrics).
+        act: (state, message) -> f32[A].
+        row: message -> (i32[K] slots, {column: rows}).
+        updates: how often to learn in this call; 0 writes and acts only.
+        convolutional: nothing to JAX.
+
+    Returns:
+        program(state, columns, wire) -> (state, columns, f32[A + M]); metrics are means over the
+        updates. State and columns are consumed.
+    """
+
+    def step(state, columns, message):
+        columns = put_rows(columns, *row(message))
+        if not updates:
+            return state, columns, act(state, message)
+        if updates == 1:
+            state, metrics = update(state, columns, message, 0)
+        else:
+            state, every = jax.lax.scan(
+                lambda s, offset: update(s, columns, message, offset),
+                state,
+                jnp.arange(updates, dtype=jnp.uint32),
+            )
+            metrics = jnp.mean(every, axis=0)
+        return state, columns, jnp.concatenate([act(state, message), metrics])
+
+    return _WireProgram(step, donate=(0, 1))
+
+
+def compile_act(act, convolutional=False):
+    """program(state, wire) -> f32[A]; consumes nothing."""
+    return _WireProgram(act)
+
+
+def compile_put(row):
+    """program(columns, wire) -> columns with the wire's row written; consumes them."""
+    return _WireProgram(lambda columns, message: put_rows(columns, *row(message)), donate=(0,))
+
+
+def compile_learn(update, convolutional=False):
+    """program(state, batch of host arrays) -> (state, f32[M] metrics); consumes the state."""
+    return Program(update, donate=(0,))
+
+
+def compile_infer(act, convolutional=False):
+    """program(state, seen as host arrays) -> f32[B, A]; consumes nothing."""
+    return Program(act)
+
+
+def compile_read(read):
+    """program(columns, *arrays) -> what `read` returns; consumes nothing."""
+    return Program(read)
+
+
+# Devices ---------------------------------------------------------------------------------------
+
+
+def device() -> str:
+    """The device that columns are allocated on, as JAX names it."""
+    default = jax.config.jax_default_device or jax.local_devices()[0]
+    return str(default)
+
+
+def device_budget_bytes() -> int | None:
+    """Bytes that can still be allocated there; None where the device does not say (CPU)."""
+    default = jax.config.jax_default_device or jax.local_devices()[0]
+    if default.platform == "cpu":
+        return None
+    stats = default.memory_stats()
+    if not stats or "bytes_limit" not in stats:
+        return None
+    return stats["bytes_limit"] - stats.get("bytes_in_use", 0)

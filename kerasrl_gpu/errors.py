@@ -1,0 +1,56 @@
+"""Exception classes and shape checks. Every message says what came, what fits, what to type."""
+
+from __future__ import annotations
+
+
+class KerasRLError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class ShapeError(KerasRLError, ValueError):
+    """An array, a network or an observation has a shape that does not fit."""
+
+
+class ArgumentError(KerasRLError, ValueError):
+    """An argument has a value, or arguments stand in a combination, that cannot be honoured."""
+
+
+class ObservationError(KerasRLError, ValueError):
+    """The environment returned an observation or a reward that cannot be stored."""
+
+
+class PoolTooLarge(KerasRLError, MemoryError):
+    """The replay pool asked for does not fit into the memory that is there."""
+
+
+class EmptyPool(KerasRLError, RuntimeError):
+    """A batch was asked for while no stored row can start a transition."""
+
+
+class NotCompiled(KerasRLError, RuntimeError):
+    """The agent was used before `compile`."""
+
+
+class BackendError(KerasRLError, RuntimeError):
+    """The Keras backend is one that this package has no engine for."""
+
+
+def check_shapes(axes: str, *arrays) -> None:
+    """Raise ShapeError unless every letter of `axes` stands for one size.
+
+    Args:
+        axes: one word an array, one letter an axis: "B B BA" is two vectors and a matrix whose
+            first axes agree.
+        arrays: anything with a static `shape`.
+    """
+    words, sizes = axes.split(), {}
+    shapes = [tuple(array.shape) for array in arrays]
+    for word, shape in zip(words, shapes, strict=True):
+        if len(word) != len(shape) or any(
+            sizes.setdefault(letter, size) != size
+            for letter, size in zip(word, shape, strict=True)
+        ):
+            raise ShapeError(
+                f"shapes {shapes} do not fit {axes!r}: {word!r} came as {shape}, "
+                f"with {sizes} from the arrays before it."
+            )

@@ -1,0 +1,69 @@
+"""Weight files under exactly the name that the user gave, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import h5py
+
+from kerasrl_gpu.errors import ArgumentError
+
+_SUFFIX = ".weights.h5"  # the only ending that Keras 3 writes
+
+
+def save_weights(model, filepath, overwrite: bool = False) -> None:
+    """Write a model's weights to `filepath`, whatever its ending; the format is .weights.h5.
+
+    The file appears under its name only when it is complete.
+
+    Raises:
+        FileExistsError: it is there already and `overwrite` is False.
+    """
+    path = Path(filepath)
+    if path.exists() and not overwrite:
+        raise FileExistsError(
+            f"{path} exists; pass overwrite=True to replace it, or another name to keep it."
+        )
+    handle, temporary = tempfile.mkstemp(_SUFFIX, f".{path.name}.", path.parent)
+    os.close(handle)
+    try:
+        model.save_weights(temporary, overwrite=True)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def load_weights(model, filepath) -> None:
+    """Read weights that `save_weights`, Keras 3 or Keras 2 wrote, whatever the file's ending.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ArgumentError: it is no weight file.
+    """
+    path = Path(filepath)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such weight file.")
+    try:
+        with h5py.File(path) as file:
+            legacy = "layer_names" in file.attrs or "model_weights" in file
+    except OSError as error:
+        raise ArgumentError(f"{path} is no HDF5 weight file: {error}.") from None
+    with tempfile.TemporaryDirectory() as folder:  # Keras tells formats by the name alone
+        alias = Path(folder) / ("weights.h5" if legacy else "all" + _SUFFIX)
+        alias.symlink_to(path.resolve())
+        model.load_weights(alias)
+
+
+def actor_critic_names(filepath) -> tuple[str, str]:
+    """keras-rl's two names: _actor and _critic before the last dot."""
+    stem, extension = os.path.splitext(os.fspath(filepath))
+    return f"{stem}_actor{extension}", f"{stem}_critic{extension}"
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,114 @@
+"""What happens on the host where it must: memories and processors of the user's own."""
+
+from __future__ import annotations
+
+import numpy as np
+from keras import tree
+
+from kerasrl_gpu import keras_rl, tracing
+from kerasrl_gpu.errors import ArgumentError
+
+# keras-rl's public methods that make states into actions: who overrides one wants it called.
+_HOOKS = ("process_state_batch", "compute_batch_q_values", "compute_q_values", "select_action")
+_NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
+
+
+def overridden(agent, names=_HOOKS) -> list:
+    """Which of these methods a class outside this package defines anew."""
+    found = []
+    for name in names:
+        for kind in type(agent).__mro__:
+            if name in vars(kind):
+                if not kind.__module__.startswith("kerasrl_gpu."):
+                    found.append(name)
+                break
+    return found
+
+
+def traced_processor(agent, state):
+    """How states are processed for the networks.
+
+    Args:
+        state: k observations, an example.
+
+    Returns:
+        (process, reason): the function for compiled calls, None where only the host can do it;
+        and why acting takes calls of its own, None where it does not.
+    """
+    own = overridden(agent)
+    if not agent.on_pool:
+        return None, None if not own else _because(f"{type(agent).__name__} overrides {own}")
+    if "process_state_batch" in own:
+        return None, _because(f"{type(agent).__name__} overrides process_state_batch")
+    process = _identity
+    if agent.processor is not None:
+        process, why = _trace(agent, state)
+        if process is None:
+            return None, _because(why)
+    return process, _because(f"{type(agent).__name__} overrides {own}") if own else None
+
+
+def _trace(agent, state):
+    if agent.memory.spec.is_array:
+        return tracing.trace_state_batch(agent.processor, np.stack([np.stack(state)] * 2))
+    kind = type(agent.processor)
+    if kind.process_state_batch is keras_rl.Processor.process_state_batch:
+        return _identity, None
+    return None, f"{kind.__name__}.process_state_batch takes structured observations"
+
+
+def _identity(seen):
+    return seen
+
+
+def _because(reason: str) -> str:
+    return f"{reason}: acting (and what it learns from) takes calls of its own, which is slower."
+
+
+def stack(agent, states):
+    """B states of k observations as one array[B, k, ...].
+
+    Structured observations become {leaf: array[B, k, ...]}, or keras-rl's array of objects where
+    a processor waits for it.
+    """
+    first = states[0][0]
+    if not isinstance(first, (dict, tuple)):
+        return np.asarray(states)
+    if agent.processor is not None or not agent.on_pool:
+        return np.array(states, dtype=object)
+    spec = agent.memory.spec
+    rows = [[spec.leaves(observation) for observation in state] for state in states]
+    return {
+        name: np.stack([np.stack([leaves[index] for leaves in row]) for row in rows])
+        for index, name in enumerate(spec.columns)
+    }
+
+
+def narrow(seen):
+    """float64 as float32, 64-bit integers as 32 bits: what both engines compute with."""
+    return tree.map_structure(
+        lambda array: np.asarray(array, _NARROW.get(str(array.dtype), array.dtype)), seen
+    )
+
+
+def batch(agent, experiences) -> dict:
+    """keras-rl's `Experience` tuples as a batch for an update; see `pool.transitions.read`.
+
+    Raises:
+        ArgumentError: there are not batch_size of them.
+    """
+    if len(experiences) != agent.batch_size:
+        raise ArgumentError(
+            f"{type(agent.memory).__name__}.sample({agent.batch_size}) returned "
+            f"{len(experiences)} experiences; it has to return as many as it is asked for."
+        )
+    state0, action, reward, state1, terminal = zip(*experiences, strict=True)
+    ended = np.asarray(terminal, bool)
+    return {
+        "observation": narrow(agent.process_state_batch(list(state0))),
+        "next_observation": narrow(agent.process_state_batch(list(state1))),
+        "action": narrow(np.asarray(action)),
+        "reward": np.asarray(reward, np.float32).reshape(-1),
+        "discount": np.where(ended, 0.0, agent.gamma).astype(np.float32),
+        "terminated": ended,
+    }

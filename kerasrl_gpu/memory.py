@@ -1,0 +1,407 @@
+"""`DeviceMemory`: keras-rl's memory over the pool."""
+
+from __future__ import annotations
+
+import numpy as np
+from keras import ops
+
+from kerasrl_gpu import engine, probes
+from kerasrl_gpu.errors import ArgumentError, EmptyPool
+from kerasrl_gpu.keras_rl import Experience, Memory
+from kerasrl_gpu.observations import ObservationSpec
+from kerasrl_gpu.pool import ring, transitions, uniform
+from kerasrl_gpu.wire import Wire
+
+
+class DeviceMemory(Memory):
+    """A replay memory in the training device's memory; stands in for `SequentialMemory`.
+
+    Every observation is stored once, in its own dtype, whatever the window; the last observation
+    of each episode takes one row more, so time limits are told apart from endings.
+
+    Args:
+        limit: rows, final observations included.
+        window_length: observations that a state stacks, k.
+        ignore_episode_boundaries: stacks run on across episodes instead of being zero-filled.
+        keep_dtype: store float64 and 64-bit integers as they are, not as 32 bits.
+        budget_bytes: what the pool may take; None takes the device's, or the host's and its
+            control groups', own limit less what is in use.
+        seed: of `sample`; an agent that owns the memory draws from its own seed.
+
+    Raises:
+        ArgumentError: limit below window_length + 2.
+    """
+
+    def __init__(
+        self,
+        limit,
+        window_length=1,
+        ignore_episode_boundaries=False,
+        *,
+        keep_dtype=False,
+        budget_bytes=None,
+        seed=0,
+    ):
+        super().__init__(window_length, ignore_episode_boundaries)
+        if limit < window_length + 2:
+            raise ArgumentError(
+                f"limit={limit} is too small for window_length={window_length}: a transition "
+                f"needs its window and the next observation. Pass limit={window_length + 2} or "
+                "more."
+            )
+        self.limit = int(limit)
+        self.keep_dtype, self.budget_bytes, self.seed = keep_dtype, budget_bytes, seed
+        self.spec = self.layout = self.ring = self.columns = self.wire = None
+        self._action, self._span, self._draws = None, 1, 0
+
+    # Allocation --------------------------------------------------------------------------------
+
+    def bind(self, action: ring.Column, span: int = 1) -> None:
+        """Say what an action is and how many steps a transition spans, before the first row."""
+        if self.columns is not None and (action, span) != (self._action, self._span):
+            raise ArgumentError(
+                f"this memory already holds actions {self._action} read over {self._span} steps; "
+                f"an agent with actions {action} over {span} steps needs a DeviceMemory of its own."
+            )
+        self._action, self._span = action, span
+
+    def estimate(self, observation, action: ring.Column | None = None) -> dict:
+        """Exact bytes of every column for observations like this one, before anything exists.
+
+        Returns:
+            {"limit", "row_bytes", "nbytes", "columns": {name: bytes}}.
+        """
+        spec = ObservationSpec(observation, self.keep_dtype)
+        layout = self._layout(spec, action or self._action or ring.Column("int32", ()))
+        rows = layout.capacity * layout.environments
+        columns = {name: rows * leaf.row_bytes for name, leaf in layout.leaves.items()}
+        columns[ring.RECORD] = rows * layout.record_bytes
+        return {
+            "limit": self.limit,
+            "row_bytes": layout.row_bytes,
+            "nbytes": layout.nbytes,
+            "columns": columns,
+        }
+
+    def allocate(self, observation) -> None:
+        """Make the columns for observations like this one; nothing if they are there already.
+
+        Raises:
+            PoolTooLarge: they do not fit; names the largest limit that does.
+        """
+        if self.columns is not None:
+            return
+        self.spec = ObservationSpec(observation, self.keep_dtype)
+        layout = self._layout(self.spec, self._action or ring.Column("int32", ()))
+        budget = self.budget_bytes
+        if budget is None:
+            budget = engine.device_budget_bytes()
+        if budget is None:
+            budget = probes.free_for_pool()
+        if budget is not None:
+            ring.check_fits(layout.limit, layout.row_bytes, budget)
+        self._action = layout.action
+        self.layout, self.ring = layout, ring.Ring(layout, self._span)
+        self.columns = {
+            name: engine.zeros((layout.capacity * layout.environments, *shape), dtype)
+            for name, (dtype, shape) in layout.columns().items()
+        }
+        self.wire = self._make_wire(layout)
+        self._put = engine.compile_put(self.wire.row)
+
+    def _layout(self, spec, action):
+        return ring.Layout(
+            leaves=spec.columns,
+            action=action,
+            limit=self.limit,
+            window=self.window_length,
+            cross_episodes=self.ignore_episode_boundaries,
+        )
+
+    def _make_wire(self, layout):
+        fields = {"slot": ("int32", (1,)), "tail": ("int32", (1,)), "size": ("int32", (1,))}
+        fields |= {"seed": ("uint32", ()), "draw": ("uint32", ())}
+        new = {name: f"new/{name}" for name in layout.columns()}
+        for name, (dtype, shape) in layout.columns().items():
+            fields[new[name]] = (dtype, (1, *shape))
+        for name, leaf in layout.leaves.items():
+            fields[f"see/{name}"] = (leaf.dtype, (layout.window, *leaf.shape))
+        wire = Wire(fields, new)
+        record, end = wire.view["new/record"][0], layout.action.row_bytes
+        self._new_action = record[:end].view(layout.action.dtype).reshape(layout.action.shape)
+        self._new_reward, self._new_flags = record[end : end + 4].view("float32"), record[-1:]
+        self._new_leaves = [
+            wire.view[f"new/{name}"][0].view(leaf.dtype) for name, leaf in layout.leaves.items()
+        ]
+        self._seen_leaves = [wire.view[f"see/{name}"] for name in layout.leaves]
+        self._slot, self._tail, self._size = (wire.view[n] for n in ("slot", "tail", "size"))
+        return wire
+
+    # Writing -----------------------------------------------------------------------------------
+
+    def stage(self, observation, action, reward, *, ending=0, start=True, step=None) -> None:
+        """Write the next row into the wire; the next compiled call stores it.
+
+        Raises:
+            ObservationError: an observation of another shape, None or NaN; nothing has changed.
+        """
+        leaves = self.spec.leaves(observation, step)
+        self._new_action[...] = action
+        slot, flags = self.ring.claim(start=start, ending=ending)
+        for view, leaf in zip(self._new_leaves, leaves, strict=True):
+            view[...] = leaf
+        self._new_reward[0], self._new_flags[0], self._slot[0] = reward, flags, slot
+        head, capacity = self.ring.heads[0], self.layout.capacity
+        tail = head - capacity if head > capacity else 0
+        self._tail[0], self._size[0] = tail % capacity, head - tail
+
+    def store(self) -> None:
+        """Store the staged row by a call of its own."""
+        self.columns = self._put(self.columns, self.wire)
+
+    def remember(self, observation, terminal) -> None:
+        """Note an observation for the window that acting sees; stores nothing."""
+        self.recent_observations.append(observation)
+        self.recent_terminals.append(terminal)
+
+    def append(self, observation, action, reward, terminal, training=True):
+        """Store one step, as keras-rl does: the row after a terminal one is the last observation.
+
+        Args:
+            observation: what the environment showed before the action.
+            action: what was done, int or f32[A].
+            reward: what came of it, reward units.
+            terminal: whether the episode ended there.
+            training: False only remembers the observation for the acting window.
+        """
+        if training:
+            self.allocate(observation)
+            self.stage(observation, action, reward, ending=ring.TERMINATED if terminal else 0)
+            self.store()
+        self.remember(observation, terminal)
+
+    def close_episode(self, observation, ending: int = ring.TRUNCATED) -> None:
+        """End an episode that was left open, with its last observation."""
+        if self.ring is None or not self.ring.is_open():
+            return
+        self.ring.close(ending=ending)
+        self.stage(observation, 0, 0.0)
+        self.store()
+
+    def forget_window(self) -> None:
+        """Start a new acting window."""
+        self.recent_observations.clear()
+        self.recent_terminals.clear()
+
+    # Reading -----------------------------------------------------------------------------------
+
+    def see(self, observation, step=None) -> None:
+        """Write the state that ends in this observation into the wire, for the next call to act on.
+
+        Raises:
+            ObservationError: as for `stage`.
+        """
+        leaves = self.spec.leaves(observation, step)
+        if self.window_length == 1:
+            for view, leaf in zip(self._seen_leaves, leaves, strict=True):
+                view[0] = leaf
+            return
+        states = [self.spec.leaves(seen, step) for seen in self.get_recent_state(observation)]
+        for position, leaves in enumerate(states):
+            for view, leaf in zip(self._seen_leaves, leaves, strict=True):
+                view[position] = leaf
+
+    def get_recent_state(self, current_observation):
+        """The last k observations of this episode, zeros of the same dtype before its start."""
+        state = super().get_recent_state(current_observation)
+        missing = self.window_length - self._recent_length()
+        if missing > 0:
+            zero = _zeros_like(current_observation)
+            state[:missing] = [zero] * missing
+        return state
+
+    def _recent_length(self) -> int:
+        """How many observations the acting window has, the current one included."""
+        length = 1
+        terminals = self.recent_terminals
+        last = len(terminals) - 1
+        for age in range(min(self.window_length - 1, last + 1)):
+            before = last - age - 1
+            if before >= 0 and terminals[before] and not self.ignore_episode_boundaries:
+                break
+            length += 1
+        return length
+
+    def sample(self, batch_size, batch_idxs=None):
+        """Transitions as keras-rl's `Experience` tuples, on the host.
+
+        Args:
+            batch_size: how many, drawn with replacement.
+            batch_idxs: rows after the oldest one to start from; rows that cannot start a
+                transition are drawn anew, as in keras-rl.
+
+        Raises:
+            EmptyPool: no stored row can start a transition.
+        """
+        batch = self.read_batch(batch_size, batch_idxs)
+        states = [self._split(batch[key]) for key in ("observation", "next_observation")]
+        return [
+            Experience(state0, action, float(reward), state1, bool(discount == 0))
+            for state0, action, reward, state1, discount in zip(
+                states[0], batch["action"], batch["reward"], states[1], batch["discount"], strict=True
+            )
+        ]
+
+    def read_batch(self, batch_size, offsets=None, rule=None) -> dict:
+        """Draw (or take) starts and read their transitions, in one compiled call.
+
+        Args:
+            batch_size: B.
+            offsets: i[B], rows after the oldest one; None draws them uniformly.
+            rule: `transitions.Rule`; None reads over this memory's span.
+
+        Returns:
+            see `transitions.read`, as host arrays.
+
+        Raises:
+            EmptyPool: no stored row can start a transition.
+        """
+        self.check_can_sample()
+        rule = rule or transitions.Rule(span=self._span)
+        offsets = np.full(batch_size, -1) if offsets is None else np.asarray(offsets)
+        live, draw = self.ring.live(), np.uint32(self._draws)
+        self._draws += 1
+        read = self._reader(rule)
+        batch = read(
+            self.columns, live.tail, live.size, np.uint32(self.seed), draw, offsets.astype(np.int32)
+        )
+        return {
+            key: {name: engine.to_host(leaf) for name, leaf in value.items()}
+            if isinstance(value, dict)
+            else engine.to_host(value)
+            for key, value in batch.items()
+        }
+
+    def _reader(self, rule):
+        readers = self.__dict__.setdefault("_readers", {})
+        if rule not in readers:
+            readers[rule] = engine.compile_read(self._read_function(rule))
+        return readers[rule]
+
+    def _read_function(self, rule):
+        layout = self.layout
+
+        def read(columns, tail, size, seed, draw, offsets):
+            live = ring.Live(tail, size)
+            environment, drawn = uniform.sample(
+                columns, layout, live, seed, draw, offsets.shape[0], rule.span
+            )
+            asked = ops.clip(offsets, 0, size[0] - 1)
+            fits = ops.logical_and(
+                uniform.valid(columns, layout, live, environment * 0, asked, rule.span),
+                ops.equal(offsets, asked),
+            )
+            offset = ops.where(fits, asked, drawn)
+            return transitions.read(columns, layout, live, environment, offset, rule)
+
+        return read
+
+    def check_can_sample(self) -> None:
+        """Raise EmptyPool unless a stored row can start a transition."""
+        if self.ring is None or not self.ring.has_start():
+            held = 0 if self.ring is None else len(self.ring)
+            raise EmptyPool(
+                f"none of the {held} stored rows can start a transition yet: each needs its window "
+                "of earlier observations and its next one. Raise nb_steps_warmup, or limit."
+            )
+
+    def _split(self, leaves):
+        """{leaf: [B, k, ...]} as B lists of k observations in the environment's structure."""
+        size = len(next(iter(leaves.values())))
+        return [
+            [
+                self.spec.pack({name: leaf[row, position] for name, leaf in leaves.items()})
+                for position in range(self.window_length)
+            ]
+            for row in range(size)
+        ]
+
+    # What it holds -----------------------------------------------------------------------------
+
+    @property
+    def nb_entries(self) -> int:
+        """Rows stored, final observations included, as keras-rl counts."""
+        return 0 if self.ring is None else len(self.ring)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the columns take on the device; 0 before the first row."""
+        return 0 if self.layout is None else self.layout.nbytes
+
+    def _rows(self, column):
+        live = self.ring.live()
+        at = (live.tail[0] + np.arange(live.size[0])) % self.layout.capacity
+        return engine.to_host(engine.take_rows(self.columns[column], at.astype(np.int32)))
+
+    def _record(self, start, stop, dtype):
+        rows = np.ascontiguousarray(self._rows(ring.RECORD)[:, start:stop])
+        return rows.view(dtype)
+
+    @property
+    def observations(self) -> list:
+        """Every stored observation, oldest first, copied to the host."""
+        if self.ring is None:
+            return []
+        leaves = {n: self._rows(n).view(leaf.dtype) for n, leaf in self.layout.leaves.items()}
+        return [
+            self.spec.pack({name: leaf[row] for name, leaf in leaves.items()})
+            for row in range(self.nb_entries)
+        ]
+
+    @property
+    def actions(self) -> np.ndarray:
+        """Every stored action, oldest first; of a final row nothing was done."""
+        if self.ring is None:
+            return np.zeros(0)
+        action = self.layout.action
+        return self._record(0, action.row_bytes, action.dtype).reshape(-1, *action.shape)
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """Every stored reward f32, oldest first."""
+        if self.ring is None:
+            return np.zeros(0, np.float32)
+        start = self.layout.action.row_bytes
+        return self._record(start, start + 4, "float32")[:, 0]
+
+    @property
+    def terminals(self) -> np.ndarray:
+        """Whether each row's step ended its episode, bool; oldest first."""
+        if self.ring is None:
+            return np.zeros(0, bool)
+        final = self._record(-1, None, "uint8")[:, 0] & ring.FINAL != 0
+        return np.append(final[1:], bool(self.ring.endings[0]))
+
+    def get_config(self) -> dict:
+        """keras-rl's keys and ours."""
+        return {
+            **super().get_config(),
+            "limit": self.limit,
+            "keep_dtype": self.keep_dtype,
+            "budget_bytes": self.budget_bytes,
+            "seed": self.seed,
+        }
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(
+            "a DeviceMemory lives on a device and is not pickled or deep-copied; "
+            "save the agent with agent.save(path), which writes the pool's rows too."
+        )
+
+
+def _zeros_like(observation):
+    if isinstance(observation, dict):
+        return {key: _zeros_like(value) for key, value in observation.items()}
+    if isinstance(observation, tuple):
+        return tuple(_zeros_like(part) for part in observation)
+    return np.zeros_like(observation)

@@ -1,0 +1,115 @@
+"""The user's Keras objects and the state: who holds the newest weights, and who has to be told."""
+
+from __future__ import annotations
+
+import keras
+
+from kerasrl_gpu import engine
+from kerasrl_gpu.errors import ArgumentError
+from kerasrl_gpu.state import TrainState, Weights
+
+
+class Mirror:
+    """Keeps the user's models and optimizers, and a TrainState, in step when asked to.
+
+    Args:
+        models: name -> built keras.Model that learns.
+        targets: names of the networks that have a slow copy.
+        optimizers: name -> unbuilt keras optimizer.
+    """
+
+    def __init__(self, models: dict, targets: tuple, optimizers: dict):
+        self._targets = targets
+        self._variables = {
+            name: (model.trainable_variables, model.non_trainable_variables)
+            for name, model in models.items()
+        }
+        self.optimizers = {
+            name: engine.Optimizer(optimizer, self._variables[name][0])
+            for name, optimizer in optimizers.items()
+        }
+        self._published, self._seen = None, {}
+
+    def start(self) -> TrainState:
+        """The first state: the models' weights, targets as copies, fresh optimizer slots."""
+        online = {name: self._adopt(name) for name in self._variables}
+        state = TrainState(
+            online=online,
+            target={name: Weights(*map(engine.clone, online[name])) for name in self._targets},
+            slots={name: optimizer.slots for name, optimizer in self.optimizers.items()},
+        )
+        self._note(state)
+        return state
+
+    def publish(self, state: TrainState) -> None:
+        """Give the Keras objects what the state holds, unless they have it."""
+        if state is self._published:
+            return
+        for name, pair in self._variables.items():
+            for leaves, variables in zip(state.online[name], pair, strict=True):
+                engine.publish(leaves, variables)
+        for name, optimizer in self.optimizers.items():
+            optimizer.publish(state.slots[name])
+        self._note(state)
+
+    def take(self, state: TrainState) -> TrainState:
+        """The state with the weights of every model that somebody changed since the last look."""
+        changed = [name for name in self._variables if not self._as_noted(name)]
+        if not changed:
+            return state
+        fresh = {name: self._adopt(name) for name in changed}
+        taken = state._replace(online={**state.online, **fresh})
+        self._note(taken if state is self._published else None)
+        return taken
+
+    def refresh(self, state: TrainState) -> TrainState:
+        """The state with learning rates that somebody set on the Keras optimizers."""
+        for name, optimizer in self.optimizers.items():
+            slots = optimizer.refresh(state.slots[name])
+            if slots is not state.slots[name]:
+                state = state._replace(slots={**state.slots, name: slots})
+        return state
+
+    def copy_targets(self, state: TrainState) -> TrainState:
+        """The state with every target equal to its network."""
+        target = {
+            name: Weights(*map(engine.overwrite, weights, state.online[name]))
+            for name, weights in state.target.items()
+        }
+        return state._replace(target=target)
+
+    def _adopt(self, name) -> Weights:
+        return Weights(*map(engine.adopt, self._variables[name]))
+
+    def _held(self, name) -> list:
+        return [variable.value for variables in self._variables[name] for variable in variables]
+
+    def _as_noted(self, name) -> bool:
+        return all(a is b for a, b in zip(self._seen[name], self._held(name), strict=True))
+
+    def _note(self, state) -> None:
+        self._published = state
+        self._seen = {name: self._held(name) for name in self._variables}
+
+
+def fresh_optimizer(optimizer):
+    """A Keras optimizer without slots: by name, or as given; one that was used is made anew.
+
+    Raises:
+        ArgumentError: nothing that Keras takes for an optimizer.
+    """
+    try:
+        found = keras.optimizers.get(optimizer)
+    except (ValueError, TypeError) as error:
+        raise ArgumentError(f"optimizer={optimizer!r} is no Keras optimizer: {error}") from None
+    return type(found).from_config(found.get_config()) if found.built else found
+
+
+def with_weights(model, weights: Weights):
+    """A copy of a Keras model that holds these weights."""
+    clone = keras.models.clone_model(model)
+    variables = (clone.trainable_variables, clone.non_trainable_variables)
+    for leaves, held in zip(weights, variables, strict=True):
+        for leaf, variable in zip(leaves, held, strict=True):
+            variable.assign(engine.to_host(leaf))
+    return clone

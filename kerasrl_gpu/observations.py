@@ -1,0 +1,116 @@
+"""What an environment shows: arrays, or nested dicts and tuples of arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from keras import tree
+
+from kerasrl_gpu.errors import ObservationError
+from kerasrl_gpu.pool.ring import Column
+
+
+def as_arrays(observation):
+    """The observation with every leaf a NumPy array; lists of numbers are arrays, not structures.
+
+    Raises:
+        ObservationError: a leaf is None or nothing that NumPy can hold as numbers.
+    """
+    if isinstance(observation, np.ndarray) and observation.dtype != object:
+        return observation
+    if isinstance(observation, dict):
+        return {key: as_arrays(value) for key, value in observation.items()}
+    if isinstance(observation, tuple) and any(np.ndim(part) or isinstance(part, dict) for part in observation):
+        return tuple(as_arrays(part) for part in observation)
+    if observation is None:
+        raise ObservationError("the environment returned None as (a part of) an observation.")
+    array = np.asarray(observation)
+    if array.dtype == object or array.dtype.kind in "SUVMm":
+        raise ObservationError(
+            f"an observation of type {type(observation).__name__} is no array of numbers: "
+            f"{str(observation)[:80]}. Return arrays, or dicts and tuples of arrays."
+        )
+    return array
+
+
+class ObservationSpec:
+    """The structure, shapes and dtypes that every observation of a pool has.
+
+    Args:
+        observation: an example.
+        keep_dtype: store float64 and 64-bit integers as they are.
+
+    Attributes:
+        columns: leaf name -> Column, in the structure's order.
+    """
+
+    def __init__(self, observation, keep_dtype: bool = False):
+        self._structure = as_arrays(observation)
+        self.is_array = isinstance(self._structure, np.ndarray)
+        self.columns = {
+            name: Column.of(leaf, keep_dtype) for name, leaf in _named_leaves(self._structure)
+        }
+        self._shapes = [column.shape for column in self.columns.values()]
+        self._floats = ["float" in column.dtype for column in self.columns.values()]
+
+    def leaves(self, observation, step: int | None = None) -> list:
+        """The observation's arrays in the order of `columns`.
+
+        Raises:
+            ObservationError: another structure or shape than the example's, None, or NaN.
+        """
+        if self.is_array:
+            arrays = [observation if type(observation) is np.ndarray else np.asarray(observation)]
+        else:
+            arrays = self._flatten(observation, step)
+        for array, shape, may_be_nan in zip(arrays, self._shapes, self._floats, strict=True):
+            if array.shape != shape or array.dtype == object:
+                raise ObservationError(self._complaint(observation, array, shape, step))
+            # the sum is NaN if any number is; inf - inf too, hence the second look
+            if may_be_nan and array.sum() != array.sum() and np.isnan(array).any():
+                raise ObservationError(
+                    f"{_when(step)}the observation holds NaN: {str(array)[:80]}. What is stored "
+                    "is kept; mend the environment, or replace NaN in "
+                    "Processor.process_observation (np.nan_to_num)."
+                )
+        return arrays
+
+    def _flatten(self, observation, step):
+        observation = as_arrays(observation)
+        try:
+            tree.assert_same_structure(self._structure, observation)
+        except (ValueError, TypeError) as error:
+            raise ObservationError(
+                f"{_when(step)}the observation has another structure than the first one: {error}"
+            ) from None
+        return tree.flatten(observation)
+
+    def _complaint(self, observation, array, shape, step):
+        if observation is None:
+            return (
+                f"{_when(step)}the environment returned None as observation where the pool holds "
+                f"{shape}. What is stored is kept."
+            )
+        return (
+            f"{_when(step)}an observation came with shape {array.shape} where the pool holds "
+            f"{shape}. What is stored is kept; make the environment, or "
+            f"Processor.process_observation, return {shape} every time."
+        )
+
+    def pack(self, leaves: dict):
+        """{leaf name: array} back in the observation's structure."""
+        if self.is_array:
+            return next(iter(leaves.values()))
+        return tree.pack_sequence_as(self._structure, list(leaves.values()))
+
+
+def _named_leaves(structure):
+    if isinstance(structure, np.ndarray):
+        return [("observation", structure)]
+    return [
+        ("/".join(str(part) for part in path), leaf)
+        for path, leaf in tree.flatten_with_path(structure)
+    ]
+
+
+def _when(step: int | None) -> str:
+    return "" if step is None else f"step {step}: "
