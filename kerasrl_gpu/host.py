@@ -13,6 +13,11 @@ _HOOKS = ("process_state_batch", "compute_batch_q_values", "compute_q_values", "
 _NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 
 
+def overrides(processor, hook: str) -> bool:
+    """Whether a processor has this hook of its own."""
+    return getattr(type(processor), hook, None) is not getattr(keras_rl.Processor, hook)
+
+
 def overridden(agent, names=_HOOKS) -> list:
     """Which of these methods a class outside this package defines anew."""
     found = []
@@ -51,10 +56,10 @@ def traced_processor(agent, state):
 def _trace(agent, state):
     if agent.memory.spec.is_array:
         return tracing.trace_state_batch(agent.processor, np.stack([np.stack(state)] * 2))
-    kind = type(agent.processor)
-    if kind.process_state_batch is keras_rl.Processor.process_state_batch:
+    if not overrides(agent.processor, "process_state_batch"):
         return _identity, None
-    return None, f"{kind.__name__}.process_state_batch takes structured observations"
+    kind = type(agent.processor).__name__
+    return None, f"{kind}.process_state_batch takes structured observations"
 
 
 def _identity(seen):

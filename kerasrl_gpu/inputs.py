@@ -100,6 +100,22 @@ def check_is_keras(model, what: str) -> None:
         )
 
 
+def action_index(critic, action_input) -> int:
+    """Which of the critic's inputs takes the action.
+
+    Raises:
+        ArgumentError: none of them is `action_input`.
+    """
+    for index, tensor in enumerate(critic.inputs):
+        if tensor is action_input:
+            return index
+    raise ArgumentError(
+        f"critic_action_input={action_input!r} is none of the critic's inputs "
+        f"{[tensor.name for tensor in critic.inputs]}. Make it with keras.Input, build the critic "
+        "as keras.Model([action_input, observation_input], output), and pass the same tensor."
+    )
+
+
 def build_on(model, seen) -> None:
     """Build a Sequential that was given without its input shape."""
     if not model.built:

@@ -155,17 +155,17 @@ def test_numbers_are_short(value, text):
 
 
 def test_step_clock_times_only_whole_windows_after_the_warm_up(monkeypatch):
-    # The clock moves by 1 s at each step, and by 7 s more at the first, which compiles.
+    # A step takes 1 s, but the first one compiles: 8 s. The second does not learn yet: 0.5 s.
     now = [0.0]
     monkeypatch.setattr(side.time, "perf_counter", lambda: now[0])
     clock = side.StepClock(warmup=3, window=2, windows=2)
     assert clock.total_steps == 7
     for step in range(7):
-        now[0] += 8.0 if step == 0 else 1.0
+        now[0] += {0: 8.0, 1: 0.5}.get(step, 1.0)
         clock.step()
     assert clock.steps_per_s() == [1.0, 1.0]
     assert clock.ms_per_step() == [1000.0, 1000.0]
-    # 10 s of warm-up, of which 3 steps at 1 s are the work itself
+    # 8 - 1 = 7; all of the warm-up less three steps at 1 s would be 6.5
     assert clock.compile_s() == pytest.approx(7.0)
 
 

