@@ -81,7 +81,8 @@ def main():
     args = side.parse(__doc__, add_arguments)
     values, compile_s = WORKS[args.work](args)
     versions, device = ours_adapters.versions()
-    side.report(values, device, versions, compile_s, frames=args.frames)
+    notes = {"frames": args.frames} if args.work == "sample" else {}
+    side.report(values, device, versions, compile_s, **notes)
 
 
 if __name__ == "__main__":

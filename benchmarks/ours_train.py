@@ -15,7 +15,6 @@ from peers import side
 
 from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent
 
-LEARNING_STARTS = 100
 NATURE_FRAMES = 2_000
 
 
@@ -64,7 +63,7 @@ def dqn_cartpole(seed):
         nb_actions=2,
         memory=DeviceMemory(limit=50_000, window_length=1),
         policy=EpsGreedyQPolicy(eps=0.1),
-        nb_steps_warmup=LEARNING_STARTS,
+        nb_steps_warmup=100,
         batch_size=32,
         target_model_update=1e-2,
         delta_clip=1.0,
@@ -87,8 +86,8 @@ def ddpg_pendulum(seed):
         critic_action_input=action,
         memory=DeviceMemory(limit=50_000, window_length=1),
         batch_size=256,
-        nb_steps_warmup_critic=LEARNING_STARTS,
-        nb_steps_warmup_actor=LEARNING_STARTS,
+        nb_steps_warmup_critic=256,
+        nb_steps_warmup_actor=256,
         random_process=GaussianWhiteNoiseProcess(sigma=0.2, size=1),
         target_model_update=5e-3,
         seed=seed,

@@ -20,7 +20,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Size:
-    """Steps that are not timed, steps in a timed window, and how many windows a process times."""
+    """Steps that are not timed, steps in a timed window, and how many windows a process times.
+
+    The warm-up reaches past the step at which learning starts: that one compiles.
+    """
 
     warmup: int
     window: int
@@ -111,8 +114,8 @@ ROWS = (
         name="ddpg_pendulum",
         unit="env steps/s",
         better="higher",
-        size=Size(400, 300, 5),
-        quick=Size(200, 50, 2),
+        size=Size(500, 300, 5),
+        quick=Size(350, 50, 2),
         sides=(
             *ours("ours_train.py", "ddpg_pendulum"),
             *sb3_train("ddpg_pendulum"),

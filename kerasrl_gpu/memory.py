@@ -131,7 +131,7 @@ class DeviceMemory(Memory):
         self._new_action = record[:end].view(layout.action.dtype).reshape(layout.action.shape)
         self._new_reward, self._new_flags = record[end : end + 4].view("float32"), record[-1:]
         self._new_leaves = [
-            wire.view[f"new/{name}"][0].view(leaf.dtype) for name, leaf in layout.leaves.items()
+            wire.view[f"new/{name}"].view(leaf.dtype) for name, leaf in layout.leaves.items()
         ]
         self._seen_leaves = [wire.view[f"see/{name}"] for name in layout.leaves]
         self._slot, self._tail, self._size = (wire.view[n] for n in ("slot", "tail", "size"))
@@ -149,7 +149,7 @@ class DeviceMemory(Memory):
         self._new_action[...] = action
         slot, flags = self.ring.claim(start=start, ending=ending)
         for view, leaf in zip(self._new_leaves, leaves, strict=True):
-            view[...] = leaf
+            view[0] = leaf
         self._new_reward[0], self._new_flags[0], self._slot[0] = reward, flags, slot
         head, capacity = self.ring.heads[0], self.layout.capacity
         tail = head - capacity if head > capacity else 0

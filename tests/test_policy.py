@@ -125,6 +125,14 @@ def test_boltzmann_never_draws_a_masked_action():
     check_frequencies(policy, np.float32([0, -np.inf, 0]), [0.5, 0, 0.5])
 
 
+@pytest.mark.parametrize("uniform, action", [(0.0, 1), (0.5, 2), (1.0 - 2**-53, 2)])
+def test_boltzmann_at_the_edges_of_its_shares(uniform, action):
+    # weights 0, 1, 1, 0: action 1 owns [0, 0.5), action 2 the rest
+    policy = made(BoltzmannQPolicy)
+    policy._draws.next = lambda: uniform
+    assert policy.select_action(q_values=np.float32([-np.inf, 0, 0, -np.inf])) == action
+
+
 def test_max_boltzmann_frequencies():
     # eps 0.6 on weights 1, 2, 5 of 8, else the best: 0.075, 0.15, 0.375 + 0.4
     q_values = np.log([1, 2, 5]).astype("float32")

@@ -64,7 +64,8 @@ def main():
     args = side.parse(__doc__, add_arguments)
     values = WORKS[args.work](args)
     versions = {"keras_rl2": "1.0.5", "numpy": np.__version__}
-    side.report(values, "host memory", versions, frames=args.frames)
+    notes = {"frames": args.frames} if args.work == "sample" else {}
+    side.report(values, "host memory", versions, **notes)
 
 
 if __name__ == "__main__":

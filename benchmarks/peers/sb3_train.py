@@ -53,7 +53,7 @@ def ddpg_pendulum(agents, activation, seed):
         gym.make("Pendulum-v1"),
         learning_rate=1e-3,
         buffer_size=50_000,
-        learning_starts=100,
+        learning_starts=256,
         batch_size=256,
         tau=5e-3,
         train_freq=1,
