@@ -9,11 +9,11 @@ import gymnasium as gym
 import keras
 import numpy as np
 import ours_adapters
-from kerasrl_gpu.policy import EpsGreedyQPolicy
-from kerasrl_gpu.random import GaussianWhiteNoiseProcess
 from peers import side
 
 from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent
+from kerasrl_gpu.policy import EpsGreedyQPolicy
+from kerasrl_gpu.random import GaussianWhiteNoiseProcess
 
 NATURE_FRAMES = 2_000
 

@@ -68,7 +68,9 @@ class Agent(keras_rl.Agent):
     ):
         super().__init__(processor)
         if delta_range is not None:
-            warnings.warn(f"delta_range is deprecated: using delta_clip={delta_range[1]}", stacklevel=3)
+            warnings.warn(
+                f"delta_range is deprecated: using delta_clip={delta_range[1]}", stacklevel=3
+            )
             delta_clip = delta_range[1]
         _check_numbers(
             gamma=gamma,
@@ -87,7 +89,8 @@ class Agent(keras_rl.Agent):
         self.train_interval, self.memory_interval = train_interval, memory_interval
         self.custom_model_objects = dict(custom_model_objects or {})
         self.updates, self.truncation = updates, truncation
-        self.seed = int(np.random.randint(2**31) if seed is None else seed)
+        # the global generator on purpose: np.random.seed at a script's top still decides
+        self.seed = int(np.random.randint(2**31) if seed is None else seed)  # noqa: NPY002
         self.compiled, self.stop_training, self.stop_reason = False, False, None
         self.in_loop = False  # inside fit or test: `loop` sets it
         self.truncated = False  # whether the step that ends here ran out of time: `loop` sets it
@@ -230,7 +233,11 @@ class Agent(keras_rl.Agent):
             if store is not None:
                 return store(self.recent_observation, terminal)
             return self.memory.append(
-                self.recent_observation, self.recent_action, reward, terminal, training=self.training
+                self.recent_observation,
+                self.recent_action,
+                reward,
+                terminal,
+                training=self.training,
             )
         self.flush()
         ending = 0

@@ -47,8 +47,7 @@ def check_shapes(axes: str, *arrays) -> None:
     shapes = [tuple(array.shape) for array in arrays]
     for word, shape in zip(words, shapes, strict=True):
         if len(word) != len(shape) or any(
-            sizes.setdefault(letter, size) != size
-            for letter, size in zip(word, shape, strict=True)
+            sizes.setdefault(letter, size) != size for letter, size in zip(word, shape, strict=True)
         ):
             raise ShapeError(
                 f"shapes {shapes} do not fit {axes!r}: {word!r} came as {shape}, "

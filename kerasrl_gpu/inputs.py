@@ -91,7 +91,7 @@ def check_is_keras(model, what: str) -> None:
     if not isinstance(model, keras.Model):
         raise ArgumentError(
             f"{what} is a {type(model).__module__}.{type(model).__name__}, no model of Keras "
-            f"{keras.__version__}. Build it with `import keras` (tf_keras models belong to Keras 2)."
+            f"{keras.__version__}. Build it with `import keras` (tf_keras is Keras 2)."
         )
     if model.built and not hasattr(model, "inputs"):
         raise ArgumentError(

@@ -61,7 +61,9 @@ def test(agent, env, nb_episodes, *, verbose, visualize, callbacks, **options):
     """
     _check(agent, nb_episodes=nb_episodes, **options)
     extra = ([cb.TestLogger()] if verbose else []) + ([cb.Visualizer()] if visualize else [])
-    run = _Run(agent, env, callbacks, extra, {"nb_episodes": nb_episodes}, training=False, **options)
+    run = _Run(
+        agent, env, callbacks, extra, {"nb_episodes": nb_episodes}, training=False, **options
+    )
     before = agent.step
     try:
         with run.running():

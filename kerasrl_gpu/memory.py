@@ -248,7 +248,12 @@ class DeviceMemory(Memory):
         return [
             Experience(state0, action, float(reward), state1, bool(discount == 0))
             for state0, action, reward, state1, discount in zip(
-                states[0], batch["action"], batch["reward"], states[1], batch["discount"], strict=True
+                states[0],
+                batch["action"],
+                batch["reward"],
+                states[1],
+                batch["discount"],
+                strict=True,
             )
         ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from keras import tree
 
@@ -19,7 +21,7 @@ def as_arrays(observation):
         return observation
     if isinstance(observation, dict):
         return {key: as_arrays(value) for key, value in observation.items()}
-    if isinstance(observation, tuple) and any(np.ndim(part) or isinstance(part, dict) for part in observation):
+    if isinstance(observation, tuple) and any(map(_is_structure, observation)):
         return tuple(as_arrays(part) for part in observation)
     if observation is None:
         raise ObservationError("the environment returned None as (a part of) an observation.")
@@ -30,6 +32,10 @@ def as_arrays(observation):
             f"{str(observation)[:80]}. Return arrays, or dicts and tuples of arrays."
         )
     return array
+
+
+def _is_structure(part) -> bool:
+    return isinstance(part, dict) or np.ndim(part) > 0
 
 
 class ObservationSpec:
@@ -50,6 +56,7 @@ class ObservationSpec:
             name: Column.of(leaf, keep_dtype) for name, leaf in _named_leaves(self._structure)
         }
         self._shapes = [column.shape for column in self.columns.values()]
+        self._checked = None  # the last plain array that passed
         self._floats = ["float" in column.dtype for column in self.columns.values()]
 
     def leaves(self, observation, step: int | None = None) -> list:
@@ -58,6 +65,8 @@ class ObservationSpec:
         Raises:
             ObservationError: another structure or shape than the example's, None, or NaN.
         """
+        if observation is self._checked and observation is not None:  # acted on, now stored
+            return [observation]
         if self.is_array:
             arrays = [observation if type(observation) is np.ndarray else np.asarray(observation)]
         else:
@@ -66,12 +75,13 @@ class ObservationSpec:
             if array.shape != shape or array.dtype == object:
                 raise ObservationError(self._complaint(observation, array, shape, step))
             # the sum is NaN if any number is; inf - inf too, hence the second look
-            if may_be_nan and array.sum() != array.sum() and np.isnan(array).any():
+            if may_be_nan and math.isnan(np.add.reduce(array, None)) and np.isnan(array).any():
                 raise ObservationError(
                     f"{_when(step)}the observation holds NaN: {str(array)[:80]}. What is stored "
                     "is kept; mend the environment, or replace NaN in "
                     "Processor.process_observation (np.nan_to_num)."
                 )
+        self._checked = observation if arrays[0] is observation else None
         return arrays
 
     def _flatten(self, observation, step):

@@ -1,4 +1,4 @@
-"""keras-rl's `SequentialMemory`, taken over by the pool: scripts hand one in and keep hold of it."""
+"""keras-rl's `SequentialMemory`, taken over by the pool: scripts hand one in and keep it."""
 
 from __future__ import annotations
 

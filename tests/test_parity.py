@@ -110,9 +110,7 @@ def test_dqn_updates_are_keras_rls(name):
 def test_ddpg_updates_are_keras_rls():
     data, config = load("ddpg_soft")
     inputs = keras.Input((1, 4))
-    actor = keras.Model(
-        inputs, dense(dense(keras.layers.Flatten()(inputs), 16, "relu"), 2, "tanh")
-    )
+    actor = keras.Model(inputs, dense(dense(keras.layers.Flatten()(inputs), 16, "relu"), 2, "tanh"))
     action, observation = keras.Input((2,)), keras.Input((1, 4))
     both = keras.layers.Concatenate()([action, keras.layers.Flatten()(observation)])
     critic = keras.Model([action, observation], dense(dense(both, 16, "relu"), 1))

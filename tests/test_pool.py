@@ -125,7 +125,10 @@ def assert_same(pool, oracle, environment):
             got = batch[key][index]
             assert np.asarray(got).dtype != np.float64
             np.testing.assert_allclose(
-                np.asarray(got, np.float64), np.asarray(value, np.float64), rtol=1e-5, atol=1e-5,
+                np.asarray(got, np.float64),
+                np.asarray(value, np.float64),
+                rtol=1e-5,
+                atol=1e-5,
                 err_msg=f"{key} of row {index}",
             )
 
@@ -201,9 +204,7 @@ def test_a_cut_episode_keeps_its_last_observation():
         pool.add(0, 5, 0, 0.0)
     batch, valid = pool.read_all(0)
     assert valid.sum() == 14  # 17 rows, of which 3 are final observations
-    np.testing.assert_array_equal(
-        batch["next_observation"][valid], batch["observation"][valid] + 1
-    )
+    np.testing.assert_array_equal(batch["next_observation"][valid], batch["observation"][valid] + 1)
     np.testing.assert_allclose(batch["discount"][valid], GAMMA)
 
 

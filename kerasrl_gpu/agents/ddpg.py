@@ -349,7 +349,7 @@ class DDPGAgent(Agent):
         return super().begin_run(env, training)
 
     def forward(self, observation):
-        """The action f32[A] for an observation; inside `fit` also the queued update, in one call."""
+        """The action f32[A] for an observation; inside `fit` with the queued update, in one call."""
         if self._learner is None:
             self._prepare(observation)
         if self.closing:

@@ -63,7 +63,11 @@ class Optimizer:
         if self._rate is None or self._rate_variable().value is self._seen_rate:
             return slots
         self._seen_rate = self._rate_variable().value
-        return [*slots[: self._rate], jnp.array(self._seen_rate, copy=True), *slots[self._rate + 1 :]]
+        return [
+            *slots[: self._rate],
+            jnp.array(self._seen_rate, copy=True),
+            *slots[self._rate + 1 :],
+        ]
 
     def publish(self, slots) -> None:
         """Give the Keras optimizer's variables the values of `slots`."""

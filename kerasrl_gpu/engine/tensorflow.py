@@ -109,9 +109,7 @@ def zeros(shape, dtype):
 def put_rows(columns, slots, rows):
     """Replace row i32[K] of each column, in place; returns the same columns."""
     for name, column in columns.items():
-        tf.raw_ops.ResourceScatterUpdate(
-            resource=column.handle, indices=slots, updates=rows[name]
-        )
+        tf.raw_ops.ResourceScatterUpdate(resource=column.handle, indices=slots, updates=rows[name])
     return columns
 
 

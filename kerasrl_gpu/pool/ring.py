@@ -28,8 +28,9 @@ _GIB = 2**30
 _STORED = {"int32": "uint32"}
 _NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 _STORABLE = (
-    "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64"
-).split()
+    *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+    *("float16", "bfloat16", "float32", "float64"),
+)
 
 
 @dataclass(frozen=True)

@@ -93,9 +93,7 @@ def _stacks(columns, layout, at, flags, length, n):
             steps = ops.arange(1 - k, 2, dtype="int32")
             rows = frames.take(columns[name], at(steps), None, leaf.dtype)
             now[name] = rows[:, :k] if inside is None else frames.mask(rows[:, :k], inside)
-            later[name] = (
-                rows[:, 1:] if inside is None else frames.mask(rows[:, 1:], later_inside)
-            )
+            later[name] = rows[:, 1:] if inside is None else frames.mask(rows[:, 1:], later_inside)
             continue
         steps = ops.arange(1 - k, 1, dtype="int32")
         now[name] = frames.take(columns[name], at(steps), inside, leaf.dtype)

@@ -36,9 +36,7 @@ def valid(columns, layout: Layout, live: Live, environment, offset, span: int):
     length = nstep.length(ops.logical_and(final, steps[:, k:] < size[:, None]), span)
     may_start = ops.equal(ops.bitwise_and(flags[:, k - 1], FINAL | NOT_A_START), 0)
     stored = offset + length < size
-    return ops.logical_and(
-        ops.logical_and(may_start, stored), _window_stored(layout, flags, steps)
-    )
+    return ops.logical_and(ops.logical_and(may_start, stored), _window_stored(layout, flags, steps))
 
 
 def _window_stored(layout, flags, steps):
