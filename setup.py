@@ -16,19 +16,19 @@ REQUIRED = [
     "keras-rl2>=1.0.5,<2",
     "gymnasium>=1.0,<2",
     "numpy>=2.0,<3",
-    "psutil>=5.9,<8",
+    "psutil>=5.9.5,<8",
     "nvidia-ml-py>=12.535,<14",
     "safetensors>=0.4.3,<1",
     "rich>=13,<16",
 ]
 JAX = "0.5,<0.11"  # below 1.0 every second number may break
-ALE = "ale-py>=0.10,<0.13"
+ALE = ["ale-py>=0.10.1,<0.13", "pillow>=10"]
 PLOTS = "matplotlib>=3.9,<4"
 
 EXTRAS = {
     "jax": [f"jax>={JAX}"],
     "cuda": ["tensorflow[and-cuda]", f"jax[cuda12]>={JAX}"],  # both bring CUDA 12 and cuDNN 9
-    "atari": [ALE],
+    "atari": ALE,
     "mujoco": ["gymnasium[mujoco]", "mujoco>=3.2,<5"],
     "plots": [PLOTS],
     "test": [
@@ -37,7 +37,7 @@ EXTRAS = {
         "ruff>=0.17,<0.18",  # its formatting changes with every second number
         "pygame>=2.6,<3",
         f"jax>={JAX}",
-        ALE,
+        *ALE,
         PLOTS,
     ],
 }

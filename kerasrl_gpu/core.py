@@ -419,6 +419,8 @@ class Agent(keras_rl.Agent):
             self.memory.forget_window()
         self._open, self._ended = None, False
         self.training, self.in_loop = training, True
+        if hasattr(self.processor, "training"):
+            self.processor.training = training
         self.stop_training, self.stop_reason = False, None
         self._nb_runs += 1
         if not self._seeded:

@@ -89,13 +89,16 @@ class Learner:
     def _learn_from_pool(self, memory, what):
         wire, layout, rule, update = memory.wire, memory.layout, self._rule, self._update(what)
 
-        def learn(state, columns, message, offset):
+        def draw_batch(columns, message, offset):
             live = Live(wire.read(message, "tail"), wire.read(message, "size"))
             draw = engine.counter(wire.read(message, "draw"), offset)
             starts = uniform.sample(
                 columns, layout, live, wire.read(message, "seed"), draw, self._batch_size, rule.span
             )
-            batch = transitions.read(columns, layout, live, *starts, rule)
+            return transitions.read(columns, layout, live, *starts, rule)
+
+        def learn(state, columns, message, offset):
+            batch = engine.cluster(draw_batch)(columns, message, offset)
             for key in ("observation", "next_observation"):
                 batch[key] = self._process(_bare(batch[key]))
             return update(state, batch)

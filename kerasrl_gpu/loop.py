@@ -41,8 +41,8 @@ def fit(agent, env, nb_steps, *, verbose, visualize, log_interval, callbacks, **
     loggers = {1: [cb.TrainIntervalLogger(interval=log_interval)], 2: [cb.TrainEpisodeLogger()]}
     extra = loggers.get(min(verbose, 2), []) + ([cb.Visualizer()] if visualize else [])
     run = _Run(agent, env, callbacks, extra, {"nb_steps": nb_steps}, training=True, **options)
+    agent.step = 0  # before the callbacks begin: they count from it
     with run.running():
-        agent.step = 0
         while agent.step < nb_steps and not agent.stop_training:
             run.step()
     return run.history
@@ -64,10 +64,9 @@ def test(agent, env, nb_episodes, *, verbose, visualize, callbacks, **options):
     run = _Run(
         agent, env, callbacks, extra, {"nb_episodes": nb_episodes}, training=False, **options
     )
-    before = agent.step
+    before, agent.step = agent.step, 0
     try:
         with run.running():
-            agent.step = 0
             while run.episode < nb_episodes and not agent.stop_training:
                 run.step()
     finally:

@@ -28,6 +28,7 @@ Optimizer = _engine.Optimizer
 adopt = _engine.adopt
 bitcast = _engine.bitcast
 clone = _engine.clone
+cluster = _engine.cluster
 compile_act = _engine.compile_act
 compile_infer = _engine.compile_infer
 compile_learn = _engine.compile_learn

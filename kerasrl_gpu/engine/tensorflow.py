@@ -317,7 +317,15 @@ def compile_infer(act, convolutional=False):
 
 def compile_read(read):
     """program(columns, *arrays) -> what `read` returns; consumes nothing."""
-    return tf.function(read, autograph=False)
+    return tf.function(read, autograph=False, jit_compile=True)
+
+
+def cluster(function):
+    """`function` of tensors as one XLA kernel, also inside a call that is left to TensorFlow.
+
+    Reading a batch is a hundred small operations: 3.8 ms one by one, 0.8 ms as one kernel.
+    """
+    return tf.function(function, autograph=False, jit_compile=True)
 
 
 # Devices ---------------------------------------------------------------------------------------
