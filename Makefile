@@ -19,7 +19,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-$(DEMO_EXTRAS)
-	$(BIN)/python examples/dqn_cartpole.py --demo $(ARGS)
+	$(BIN)/python examples/demo.py $(ARGS)
 
 # Everything is run before the target fails, so that one run shows all that is wrong.
 test: $(VENV)/.has-test

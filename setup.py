@@ -1,5 +1,6 @@
 """What is installed: kerasrl_gpu, and the folder callbacks/ as kerasrl_gpu.callbacks."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -43,6 +44,12 @@ EXTRAS = {
 }
 
 
+def version() -> str:
+    """`__version__` of the package, read as text: importing it would need it to be installed."""
+    text = (HERE / "kerasrl_gpu" / "__init__.py").read_text(encoding="utf-8")
+    return re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)[1]
+
+
 def long_description() -> str:
     """The README, or nothing where a source tree was copied without it."""
     readme = HERE / "README.md"
@@ -51,7 +58,7 @@ def long_description() -> str:
 
 setup(
     name="kerasrl-gpu",
-    version="0.1.0",
+    version=version(),
     description="Keras-RL on Keras 3, TensorFlow and JAX, with replay memory on the device",
     long_description=long_description(),
     long_description_content_type="text/markdown",

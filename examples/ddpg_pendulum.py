@@ -1,5 +1,7 @@
 """DDPG on Pendulum-v1 with the replay pool on the device; prints the mean test return."""
 
+import random
+
 import gymnasium as gym
 import keras
 import numpy as np
@@ -28,7 +30,7 @@ def networks(env):
 
 
 def main(nb_steps=10_000, seed=SEED):
-    keras.utils.set_random_seed(seed)
+    random.seed(seed)  # Keras takes the seeds of its initial weights from here
     env = gym.make("Pendulum-v1")
     actor, critic, action_input = networks(env)
     agent = DDPGAgent(

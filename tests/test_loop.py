@@ -832,7 +832,7 @@ def test_a_run_before_compile_is_refused(run):
 def test_counts_that_make_no_sense_are_refused(run, name, value):
     with pytest.raises(ArgumentError, match=f"{name}={value}; pass"):
         run(Stub(), Counter(), 1, **{name: value})
-    with pytest.raises(ArgumentError, match=r"=-1; pass 0 or more"):
+    with pytest.raises(ArgumentError, match="=-1; pass"):
         run(Stub(), Counter(), -1)
 
 

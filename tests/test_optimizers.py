@@ -206,21 +206,42 @@ def set_target(agent):
     agent.update_target_model_hard()
 
 
+WRAPS = {
+    "alone": lambda sgd: sgd,
+    "scaled": lambda sgd: keras.optimizers.LossScaleOptimizer(sgd, initial_scale=4.0),
+    "multi": lambda sgd: keras.optimizers.MultiOptimizer(lambda variable: sgd),
+}
+
+
 @pytest.mark.parametrize("between", [read_nothing, read_model, set_target])
-@pytest.mark.parametrize("scaled", [False, True])
-def test_a_learning_rate_that_is_set_holds_from_the_next_update(between, scaled):
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_a_learning_rate_that_is_set_holds_from_the_next_update(between, wrap):
     # the gradient is w - 1:  0.5 * (0 - 1)          ->  0    + 0.5  * 1    = 0.5
     # rate set to 0.25:                                  0.5  + 0.25 * 0.5  = 0.625
     # and it stays set:                                  0.625 + 0.25 * 0.375 = 0.71875
     agent, sgd = one_weight_agent(), SGD(0.5)
-    agent.compile(keras.optimizers.LossScaleOptimizer(sgd, initial_scale=4.0) if scaled else sgd)
+    agent.compile(WRAPS[wrap](sgd))
     assert learn(agent) == 0.5
-    agent.optimizer.learning_rate = 0.25
+    changed = sgd if wrap == "multi" else agent.optimizer
+    changed.learning_rate = 0.25
     between(agent)
     assert learn(agent) == 0.625
     between(agent)
     assert learn(agent) == 0.71875
-    assert float(keras.ops.convert_to_numpy(agent.optimizer.learning_rate)) == 0.25
+    assert float(keras.ops.convert_to_numpy(sgd.learning_rate)) == 0.25
+
+
+def test_a_schedule_that_is_set_in_mid_run_is_refused():
+    agent = one_weight_agent()
+    agent.compile(SGD(0.5))
+    learn(agent)
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.25, 1, 1.0)
+    agent.optimizer.learning_rate = schedule
+    with pytest.raises(ArgumentError, match=r"schedule while it was in use; call agent\.compile"):
+        learn(agent)
+    assert agent.model.get_weights()[0] == 0.5
+    agent.compile(SGD(schedule))
+    assert learn(agent) == 0.625
 
 
 def test_the_keras_optimizer_shows_its_slots_after_a_sync():

@@ -227,9 +227,16 @@ def compile_act(act, convolutional=False):
     return _WireProgram(act)
 
 
+class _Put(Program):
+    """Nobody waits for a write, so it gets a buffer of its own: the host may fill the next one."""
+
+    def __call__(self, columns, wire):
+        return self._call(columns, wire.buffer.copy())
+
+
 def compile_put(row):
     """program(columns, wire) -> columns with the wire's row written; consumes them."""
-    return _WireProgram(lambda columns, message: put_rows(columns, *row(message)), donate=(0,))
+    return _Put(lambda columns, message: put_rows(columns, *row(message)), donate=(0,))
 
 
 def compile_learn(update, convolutional=False):

@@ -159,6 +159,13 @@ def to_host(array) -> np.ndarray:
 # Compiled calls --------------------------------------------------------------------------------
 
 
+def _same_variables(ours, theirs) -> bool:
+    """Whether a trace that captured `ours` serves `theirs`; a tuple made anew does not matter."""
+    return all(a is b for a, b in zip(ours, theirs, strict=True)) or all(
+        a is b for a, b in zip(tf.nest.flatten(ours), tf.nest.flatten(theirs), strict=True)
+    )
+
+
 class _Program:
     """A tf.function of one host buffer over captured variables; counts how often it was traced."""
 
@@ -168,11 +175,9 @@ class _Program:
         self._captured = self._call = None
 
     def _run(self, captured, build, *inputs):
-        # what it captured is part of it: other variables (a recompiled agent) need another trace
-        if self._call is None or any(
-            ours is not theirs for ours, theirs in zip(self._captured, captured, strict=True)
-        ):
-            self._captured, self._call = captured, self._trace(build, inputs)
+        if self._call is None or not _same_variables(self._captured, captured):
+            self._call = self._trace(build, inputs)
+        self._captured = captured
         return self._call(*inputs)
 
     def _trace(self, build, inputs):
