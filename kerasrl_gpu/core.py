@@ -7,8 +7,8 @@ import warnings
 
 import numpy as np
 
-from kerasrl_gpu import engine, host, keras_rl, loop
-from kerasrl_gpu.errors import ArgumentError, NotCompiled, ObservationError
+from kerasrl_gpu import host, keras_rl, loop
+from kerasrl_gpu.errors import ArgumentError, EmptyPool, NotCompiled, ObservationError
 from kerasrl_gpu.learner import Learner
 from kerasrl_gpu.measures import Metrics
 from kerasrl_gpu.memory import DeviceMemory
@@ -17,15 +17,7 @@ from kerasrl_gpu.pool import ring
 from kerasrl_gpu.pool.transitions import Rule
 from kerasrl_gpu.sequential import take_over
 from kerasrl_gpu.state import TrainState
-
-
-class _Pending:
-    """A row and an update that wait for the next action to be asked for."""
-
-    __slots__ = ("copy_target", "metrics", "tail", "what")
-
-    def __init__(self, what, metrics, tail, copy_target):
-        self.what, self.metrics, self.tail, self.copy_target = what, metrics, tail, copy_target
+from kerasrl_gpu.trainer import Trainer
 
 
 class Agent(keras_rl.Agent):
@@ -96,9 +88,9 @@ class Agent(keras_rl.Agent):
         self.truncated = False  # whether the step that ends here ran out of time: `loop` sets it
         self.recent_observation = self.recent_action = None
         self._given_memory, self.memory = memory, None
-        self._state = self._mirror = self._learner = self._pending = None
+        self._trainer, self._prepared = None, False
         self._acts_separately = self._learns_on_host = False
-        self._nb_updates, self._nb_runs, self._ended = 0, 0, False
+        self._nb_runs, self._ended = 0, False
         self._seeded, self._warned_small, self._open = seed is not None, False, None
 
     # The memory and the compiled calls ------------------------------------------------------------
@@ -127,9 +119,8 @@ class Agent(keras_rl.Agent):
 
     def _start(self, models: dict, targets: tuple, optimizers: dict) -> None:
         """Make the state afresh; see `Mirror`."""
-        self._mirror = Mirror(models, targets, optimizers)
-        self._state = self._mirror.start()
-        self._learner = self._pending = None
+        self._trainer = Trainer(Mirror(models, targets, optimizers), self.seed, self.updates)
+        self._prepared = False
 
     def _first_look(self, observation, state=None):
         """Allocate the pool for observations like this one and find out how they are processed.
@@ -141,6 +132,8 @@ class Agent(keras_rl.Agent):
             (seen, process): an example of what networks see, with a batch axis of 1, and the
             function that makes it inside a compiled call (None: the host does it).
         """
+        if not self.compiled:
+            raise NotCompiled(_COMPILE_FIRST)
         if self.on_pool:
             self.memory.allocate(observation)
         state = state or self.memory.get_recent_state(observation)
@@ -152,78 +145,66 @@ class Agent(keras_rl.Agent):
         return host.narrow(self.process_state_batch([state])), process
 
     def _make_learner(self, update, act, networks, process) -> None:
-        rule = Rule(gamma=self.gamma, bootstrap_truncated=self.truncation == "bootstrap")
-        self._learner = Learner(
+        self._trainer.learner = Learner(
             update=update,
             act=act,
-            rule=rule,
+            rule=Rule(gamma=self.gamma, bootstrap_truncated=self.truncation == "bootstrap"),
             batch_size=self.batch_size,
             updates=self.updates,
             process=process,
+            nb_metrics=1 + len(self._measures),
             convolutional=any(
                 len(variable.shape) > 2
                 for model in networks
                 for variable in model.trainable_variables
             ),
         )
+        self._prepared = True
 
     # Weights between the device and the user's models -------------------------------------------
 
     @property
     def state(self) -> TrainState:
         """The training state, all queued work done. The next call consumes it: keep no copy."""
-        self.flush()
-        return self._state
+        if self._trainer is None:
+            raise NotCompiled(_COMPILE_FIRST)
+        return self._trainer.state
+
+    @property
+    def traces(self) -> dict:
+        """Compiled call -> how often it was traced: 1 each, unless a shape changed."""
+        return self._trainer.learner.traces if self._prepared else {}
+
+    def flush(self) -> None:
+        """Run the queued row and update now; nothing if there is none."""
+        if self._trainer is not None:
+            self._trainer.flush()
 
     def sync(self) -> None:
         """Give the user's Keras models and optimizers what training has made of them."""
-        if self._state is not None:
-            self.flush()
-            self._mirror.publish(self._state)
+        if self._trainer is not None:
+            self._trainer.publish()
 
     def take_weights(self) -> None:
         """Take what the user's models hold, if anybody changed it since the last sync."""
-        if self._state is not None:
-            self.flush()
-            self._state = self._mirror.take(self._state)
+        if self._trainer is not None:
+            self._trainer.take_weights()
 
     def _copy_targets(self) -> None:
-        self._state = self._mirror.copy_targets(self._state)
+        if self._trainer is not None:
+            self._trainer.copy_targets()
 
     def _target_model(self, name, model):
-        if self._state is None:
-            raise NotCompiled("there is no target network before agent.compile(optimizer).")
         return with_weights(model, self.state.target[name])
 
     # One step -----------------------------------------------------------------------------------
 
     def _advance(self, observation) -> np.ndarray:
         """What the networks say to an observation, after the queued row and update: f32[A]."""
-        memory = self.memory
-        memory.see(observation, self.step)
-        pending = self._pending
-        if pending is None:
-            return engine.to_host(self._learner.act(memory)(self._state, memory.wire))
-        return self._run(pending)
-
-    def _run(self, pending) -> np.ndarray:
-        memory, self._pending = self.memory, None
-        program = self._learner.step(memory, pending.what)
-        if pending.what:
-            self._state = self._mirror.refresh(self._state)
-        self._state, memory.columns, out = program(self._state, memory.columns, memory.wire)
-        out = engine.to_host(out)
-        if pending.what:
-            self._nb_updates += self.updates
-            pending.metrics.fill(out[self._nb_values :].tolist() + pending.tail)
-        if pending.copy_target:
-            self._copy_targets()
-        return out[: self._nb_values]
-
-    def flush(self) -> None:
-        """Run the queued row and update now; nothing if there is none."""
-        if self._pending is not None:
-            self._run(self._pending)
+        if not self.in_loop:
+            self.take_weights()
+        self.memory.see(observation, self.step)
+        return self._trainer.act(self.memory)
 
     def _record(self, reward, terminal) -> None:
         """Store the step that ends here, or queue it on the pool."""
@@ -243,6 +224,7 @@ class Agent(keras_rl.Agent):
         ending = 0
         if terminal:
             ending = ring.TRUNCATED if self.truncated else ring.TERMINATED
+            self.truncated = False
         start = self.step % self.memory_interval == 0
         if reward != reward:
             raise ObservationError(
@@ -261,39 +243,40 @@ class Agent(keras_rl.Agent):
         if ended:  # the row after a terminal one is the episode's last observation
             self.memory.store()
 
-    def _backward(self, reward, terminal, nb_learned: int, tail: list):
+    def _backward(self, reward, terminal, tail: list) -> Metrics:
         """keras-rl's `backward`: record the step and learn when it is time.
 
         Args:
-            nb_learned: how many numbers an update gives.
-            tail: what policy and processor report, behind them.
+            tail: what policy and processor report, behind the update's numbers.
         """
         if not self.compiled:
-            raise NotCompiled(
-                "the agent is not compiled; call agent.compile(keras.optimizers.Adam(1e-3)) first."
-            )
+            raise NotCompiled(_COMPILE_FIRST)
         closing, names = self._ended, self.metrics_names
-        nothing = [math.nan] * nb_learned + tail
         self._record(reward, terminal)
+        nothing = [math.nan] * (1 + len(self._measures)) + tail
         if not self.training or closing:
             return Metrics(names, self.flush, nothing)
-        due = self.step % self.train_interval == 0
-        what = self._what() if due else ()
+        what = self._what() if self.step % self.train_interval == 0 else ()
         hard = self.target_model_update >= 1 and self.step % self.target_model_update == 0
         metrics = Metrics(names, self.flush, None if what else nothing)
         if not self.on_pool or self._learns_on_host:
-            return self._learn_on_host(what, tail, hard, metrics)
+            self._learn_on_host(what, hard, lambda numbers: metrics.fill(numbers + tail))
+            return metrics
         if what:
             self._check_can_sample()
-            draw = self.memory.wire.view
-            draw["seed"][...], draw["draw"][...] = self.seed % 2**32, self._nb_updates % 2**32
-        self._pending = _Pending(what, metrics, tail, hard)
+        self._trainer.queue(
+            self.memory, what, lambda numbers: metrics.fill(numbers + tail), copy_targets=hard
+        )
         if not self.in_loop:
             self.flush()
         return metrics
 
     def _check_can_sample(self) -> None:
-        self.memory.check_can_sample()
+        try:
+            self.memory.check_can_sample()
+        except EmptyPool:
+            self.memory.store()  # the row that came with this step is not lost
+            raise
         if not self._warned_small and self.memory.nb_entries < self.batch_size:
             self._warned_small = True
             warnings.warn(
@@ -302,29 +285,24 @@ class Agent(keras_rl.Agent):
                 stacklevel=4,
             )
 
-    def _learn_on_host(self, what, tail, hard, metrics) -> Metrics:
+    def _learn_on_host(self, what, hard, done) -> None:
         """Learn from what the memory's own `sample` gives, as keras-rl does."""
         if self.on_pool:
             self.memory.store()
         for _ in range(self.updates if what else 0):
             experiences = self.memory.sample(self.batch_size)
-            if self._learner is None:  # no `forward` came before: a loop of the user's own
+            if not self._prepared:  # no `forward` came before: a loop of the user's own
                 state = list(experiences[0].state0)
                 self._prepare(state[-1], state)
-            batch = host.batch(self, experiences)
-            self._state = self._mirror.refresh(self._state)
-            self._state, out = self._learner.learn(what)(self._state, batch)
-            self._nb_updates += 1
-            metrics.fill(engine.to_host(out).tolist() + tail)
-        if hard and self._state is not None:
+            done(self._trainer.learn(what, host.batch(self, experiences)))
+        if hard:
             self._copy_targets()
-        return metrics
 
     def _infer(self, states) -> np.ndarray:
         """What the acting network says to B states, f32[B, A], by a call of its own."""
-        self.flush()
-        seen = host.narrow(self.process_state_batch(states))
-        return engine.to_host(self._learner.infer()(self._state, seen))
+        if not self.in_loop:
+            self.take_weights()
+        return self._trainer.infer(host.narrow(self.process_state_batch(states)))
 
     def process_state_batch(self, batch):
         """States as the networks see them: stacked, and through the processor; see keras-rl."""
@@ -458,6 +436,9 @@ class Agent(keras_rl.Agent):
     def request_stop(self, reason: str) -> None:
         """End the running `fit` or `test` after this step; `History.reason` says why."""
         self.stop_training, self.stop_reason = True, reason
+
+
+_COMPILE_FIRST = "the agent is not compiled; call agent.compile(keras.optimizers.Adam(1e-3)) first."
 
 
 def _check_numbers(*, target_model_update, delta_clip, gamma, **counts) -> None:

@@ -62,7 +62,7 @@ class Environment:
 
 def _copied(observation):
     """A copy: environments may go on writing into the arrays that they hand out."""
-    if type(observation) is np.ndarray:
+    if isinstance(observation, np.ndarray):
         return observation.copy()
     if isinstance(observation, (dict, tuple, list)):
         return tree.map_structure(

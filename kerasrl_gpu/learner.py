@@ -17,13 +17,16 @@ class Learner:
         batch_size: B.
         updates: updates a call, K.
         process: seen -> seen inside the compiled call; a traced `Processor.process_state_batch`.
+        nb_metrics: numbers that an update reports, M.
         convolutional: whether any network convolves.
     """
 
-    def __init__(self, *, update, act, rule, batch_size, updates, process, convolutional):
+    def __init__(
+        self, *, update, act, rule, batch_size, updates, process, nb_metrics, convolutional
+    ):
         self._update, self._act, self._process = update, act, process
         self._rule, self._batch_size, self._updates = rule, batch_size, updates
-        self._convolutional = convolutional
+        self.nb_metrics, self._convolutional = nb_metrics, convolutional
         self._programs = {}
 
     @property

@@ -149,11 +149,12 @@ class _Run:
         action = agent.forward(self.observation)
         if self.processor is not None:
             action = self.processor.process_action(action)
-        reward, ended, truncated, info = self._act(action)
+        seen, reward, ended, truncated, info = self._act(action)
         if not ended and self.max_steps and self.episode_step >= self.max_steps - 1:
             ended = truncated = True
         agent.truncated = truncated
         metrics = agent.backward(reward, terminal=ended)
+        self.observation = seen  # not before: a step that is broken off did not happen
         self.episode_reward += reward
         logs = {
             "action": action,
@@ -172,20 +173,19 @@ class _Run:
             self._end_episode()
 
     def _act(self, action):
-        """Repeat an action; (reward summed, ended, truncated, info with its numbers summed)."""
+        """Repeat an action; (observation, reward summed, ended, truncated, info summed)."""
         total, infos = 0.0, None
         for _ in range(self.repetition):
             self.callbacks.on_action_begin(action)
             observation, reward, terminated, truncated, info = self._env_step(action)
-            self.observation = observation
             self.callbacks.on_action_end(action)
-            total += float(reward)
+            total += _number(reward)
             if info:
                 infos = _add_numbers(infos, info)
             if terminated or truncated:
                 # a state that is both is an ending: nothing follows it
-                return total, True, bool(truncated and not terminated), infos or {}
-        return total, False, False, infos or {}
+                return observation, total, True, bool(truncated and not terminated), infos or {}
+        return observation, total, False, False, infos or {}
 
     def _env_step(self, action):
         observation, reward, terminated, truncated, info = self.environment.step(action)
@@ -244,6 +244,18 @@ class _Run:
         self.callbacks.on_episode_end(self.episode, logs)
         self.episode += 1
         self.observation = None
+
+
+def _number(reward) -> float:
+    """A reward as a float; some environments return an array of one number."""
+    try:
+        return float(reward)
+    except TypeError:
+        if np.size(reward) == 1:
+            return float(np.asarray(reward).item())
+        raise ObservationError(
+            f"env.step returned the reward {reward!r}; it has to be one number."
+        ) from None
 
 
 def _add_numbers(total, info):

@@ -168,7 +168,7 @@ def test_metrics_come_late_in_fit_and_at_once_in_a_loop_of_ones_own(capsys):
     # loop of one's own the last observation of an episode is acted on too
     asked = [values for row, values in enumerate(own_policy.q_values) if row % 8 != 7]
     np.testing.assert_allclose(policy.q_values, asked, rtol=1e-5, atol=1e-6)
-    assert set(agent._learner.traces.values()) == {1}
+    assert set(agent.traces.values()) == {1}
 
 
 def test_metrics_read_like_a_list():
@@ -361,7 +361,7 @@ def test_k_updates_in_one_call_are_k_single_ones():
     ]
     # a copy in place is no reason to compile anything again
     for agent in (single, together):
-        assert set(agent._learner.traces.values()) == {1}
+        assert set(agent.traces.values()) == {1}
     means = np.array(reported[single])[1:].reshape(5, 3, 2).mean(axis=1)
     np.testing.assert_allclose(np.array(reported[together])[3::3], means, rtol=1e-5)
 

@@ -360,18 +360,6 @@ def test_an_environment_may_write_into_what_it_handed_out(kind):
     assert logged == [1, 2, 3]
 
 
-def test_a_reused_buffer_does_not_reach_the_pool():
-    buffer = np.zeros(1, np.float32)
-
-    def observe(n):
-        buffer[0] = n
-        return buffer
-
-    agent = pool_agent(window=2)
-    fit(agent, Old(3, observe=observe), 6)
-    assert [seen[0] for seen in agent.memory.observations] == [0, 1, 2, 3] * 2
-
-
 # Random start steps ----------------------------------------------------------------------------
 
 
@@ -669,7 +657,7 @@ def test_visualize_draws_after_every_action():
 
 def dqn(seed, shape=(4,), warmup=5):
     agent = DQNAgent(
-        small_model(shape=shape), nb_actions=2, memory=DeviceMemory(100), batch_size=4,
+        small_model(shape=shape), nb_actions=2, memory=DeviceMemory(200), batch_size=4,
         nb_steps_warmup=warmup, target_model_update=0.1, seed=seed,
     )  # fmt: skip
     agent.compile(keras.optimizers.SGD(0.01))
@@ -737,20 +725,10 @@ def test_numpys_global_seed_still_makes_a_script_repeatable():
 # An episode that is left open ------------------------------------------------------------------
 
 
-def pool_agent(window=1):
-    """A DQN that stores and acts, and never learns."""
-    agent = DQNAgent(
-        small_model(window), nb_actions=2, memory=DeviceMemory(200, window_length=window),
-        nb_steps_warmup=NEVER, seed=1,
-    )  # fmt: skip
-    agent.compile("sgd")
-    return agent
-
-
 @pytest.fixture(scope="module")
 def stored():
-    """(agent, news): news() gives (observation, terminal) of every row since its last call."""
-    agent, seen = pool_agent(), SimpleNamespace(count=0)
+    """A DQN that never learns, and `news`: (observation, terminal) of every row since last asked."""
+    agent, seen = dqn(1, shape=(1,), warmup=NEVER), SimpleNamespace(count=0)
 
     def news():
         memory, start = agent.memory, seen.count
@@ -799,6 +777,18 @@ def test_ctrl_c_in_a_step_leaves_the_episode_open_at_its_last_state(stored, repe
     fit(agent, Counter(9), 1)
     last = 2 * repetition
     assert news()[-4:] == [(0, False), (repetition, True), (last, False), (0, False)]
+
+
+def test_a_reused_buffer_does_not_reach_the_pool(stored):
+    buffer = np.zeros(1, np.float32)
+
+    def observe(n):
+        buffer[0] = n
+        return buffer
+
+    agent, news = stored
+    fit(agent, Old(3, observe=observe), 6)
+    assert [value for value, _ in news()[-8:]] == [0, 1, 2, 3] * 2
 
 
 def test_an_episode_that_ended_is_not_closed_again(stored):

@@ -201,7 +201,9 @@ def test_dropout_draws_a_new_mask_each_update_and_none_to_act_or_to_price():
         metrics=[mean_target],
     )
     seed = weights(agent)[0].non_trainable[0]
-    first, second = learn(agent), learn(agent)
+    first = learn(agent)
+    between = weights(agent)[0].non_trainable
+    second = learn(agent)
     assert first[0] != second[0]
     y = REWARD + GAMMA * ~TERMINAL * (SEEN_NEXT @ KERNEL).max(axis=1)  # no mask
     assert_close([first[1], second[1]], [y.sum() / 8] * 2)  # one of two actions a row is masked
@@ -209,7 +211,9 @@ def test_dropout_draws_a_new_mask_each_update_and_none_to_act_or_to_price():
     for _ in range(2):
         assert_close(agent.compute_batch_q_values(states), SEEN @ KERNEL)
     online, target = weights(agent)
-    assert np.any(online.non_trainable[0] != seed)
+    assert np.any(between[0] != seed)
+    assert np.any(online.non_trainable[0] != between[0])
+    assert_same(target.non_trainable, between)  # a seed has no halfway
     held = agent.model.non_trainable_variables[0]
     assert_same([keras.ops.convert_to_numpy(held)], online.non_trainable)
     dtypes = [seed.dtype, np.dtype(held.dtype)]

@@ -201,7 +201,7 @@ class DDPGAgent(Agent):
             raise ArgumentError(f"nb_actions={nb_actions!r}; pass env.action_space.shape[0].")
         check_is_keras(actor, "actor")
         check_is_keras(critic, "critic")
-        self.nb_actions = self._nb_values = int(nb_actions)
+        self.nb_actions = int(nb_actions)
         self.nb_steps_warmup_critic = nb_steps_warmup_critic
         self.nb_steps_warmup_actor = nb_steps_warmup_actor
         self._actor, self._critic, self._settled = actor, critic, False
@@ -319,7 +319,7 @@ class DDPGAgent(Agent):
         if not self._settled:
             build_on(self._actor, seen)
             self._settle_actor()
-        if self._state is None:
+        if self._trainer is None:
             self._start_networks()
         window = self.memory.window_length
         actor = Network(self._actor, Inputs(self._actor, seen, window))
@@ -330,7 +330,7 @@ class DDPGAgent(Agent):
             ddpg_update,
             actor=actor,
             critic=critic,
-            optimizers=self._mirror.optimizers,
+            optimizers=self._trainer.mirror.optimizers,
             rule=DDPGRule(self.delta_clip, tau, self._measures),
         )
         self._make_learner(
@@ -349,8 +349,8 @@ class DDPGAgent(Agent):
         return super().begin_run(env, training)
 
     def forward(self, observation):
-        """The action f32[A] for an observation; inside `fit` with the queued update, in one call."""
-        if self._learner is None:
+        """The action f32[A]; inside `fit` the queued update runs in the same call."""
+        if not self._prepared:
             self._prepare(observation)
         if self.closing:
             return self._see_last(observation)
@@ -363,7 +363,7 @@ class DDPGAgent(Agent):
 
     def select_action(self, state):
         """The action f32[A] for a state of `window_length` observations, with noise in training."""
-        if self._learner is None:
+        if not self._prepared:
             self._prepare(state[-1], state)
         return self._with_noise(self._infer([state])[0])
 
@@ -391,7 +391,7 @@ class DDPGAgent(Agent):
             `fit` the numbers are brought over from the device when they are first read.
         """
         tail = [] if self.processor is None else list(self.processor.metrics)
-        return self._backward(reward, terminal, 1 + len(self._measures), tail)
+        return self._backward(reward, terminal, tail)
 
     def _what(self):
         what = ()
@@ -403,7 +403,6 @@ class DDPGAgent(Agent):
 
     def update_target_models_hard(self):
         """Give both target networks the online networks' weights."""
-        self.flush()
         self._copy_targets()
 
     def reset_states(self):
@@ -421,8 +420,7 @@ class DDPGAgent(Agent):
         ):
             files.load_weights(model, path)
         self.take_weights()
-        if self._state is not None:
-            self.update_target_models_hard()
+        self._copy_targets()
 
     def save_weights(self, filepath, overwrite=False):
         """Write the weights to two files, _actor and _critic before the extension."""

@@ -98,7 +98,8 @@ def dueling(model, dueling_type: str):
         advantage = advantage - ops.mean(advantage, axis=-1, keepdims=True)
     elif dueling_type == "max":
         advantage = advantage - ops.max(advantage, axis=-1, keepdims=True)
-    return keras.Model(model.inputs, value + advantage)
+    inputs = model.inputs[0] if len(model.inputs) == 1 else model.inputs
+    return keras.Model(inputs, value + advantage)
 
 
 class DQNAgent(Agent):
@@ -180,7 +181,7 @@ class DQNAgent(Agent):
         self.nb_actions, self.nb_steps_warmup = int(nb_actions), nb_steps_warmup
         self.enable_double_dqn = enable_double_dqn
         self.enable_dueling_network, self.dueling_type = enable_dueling_network, dueling_type
-        self._model, self._settled, self._nb_values = model, False, self.nb_actions
+        self._model, self._settled = model, False
         self._optimizer, self._measures = None, []
         if model.built:
             self._settle_model()
@@ -281,7 +282,7 @@ class DQNAgent(Agent):
         if not self._settled:
             build_on(self._model, seen)
             self._settle_model()
-        if self._state is None:
+        if self._trainer is None:
             self._start({"model": self._model}, ("model",), {"model": self._optimizer})
         net = Network(self._model, Inputs(self._model, seen, self.memory.window_length))
         rule = DQNRule(
@@ -290,7 +291,9 @@ class DQNAgent(Agent):
             tau=self.target_model_update if self.target_model_update < 1 else None,
             measures=self._measures,
         )
-        update = partial(dqn_update, net=net, optimizer=self._mirror.optimizers["model"], rule=rule)
+        update = partial(
+            dqn_update, net=net, optimizer=self._trainer.mirror.optimizers["model"], rule=rule
+        )
         self._make_learner(
             update=lambda what: update,
             act=lambda state, seen: net(state.online["model"], seen, training=False)[0],
@@ -300,7 +303,7 @@ class DQNAgent(Agent):
 
     def forward(self, observation):
         """The action for an observation; inside `fit` also the queued update, in one call."""
-        if self._learner is None:
+        if not self._prepared:
             self._prepare(observation)
         if self.closing:
             return self._see_last(observation)
@@ -323,14 +326,14 @@ class DQNAgent(Agent):
         tail = list(self._policy.metrics)
         if self.processor is not None:
             tail += self.processor.metrics
-        return self._backward(reward, terminal, 1 + len(self._measures), tail)
+        return self._backward(reward, terminal, tail)
 
     def _what(self):
         return ("model",) if self.step > self.nb_steps_warmup else ()
 
     def compute_batch_q_values(self, state_batch):
         """Q-values f32[B, A] of B states, each a list of `window_length` observations."""
-        if self._learner is None:
+        if not self._prepared:
             self._prepare(state_batch[0][-1], state_batch[0])
         return self._infer(state_batch)
 
@@ -340,7 +343,6 @@ class DQNAgent(Agent):
 
     def update_target_model_hard(self):
         """Give the target network the online network's weights."""
-        self.flush()
         self._copy_targets()
 
     def reset_states(self):
@@ -353,8 +355,7 @@ class DQNAgent(Agent):
         """Read weights from a file of any name; the target gets them too."""
         files.load_weights(self.model, filepath)
         self.take_weights()
-        if self.compiled and self._state is not None:
-            self.update_target_model_hard()
+        self._copy_targets()
 
     def save_weights(self, filepath, overwrite=False):
         """Write the weights to a file of exactly this name."""
