@@ -29,9 +29,7 @@ def networks(env):
     return actor, keras.Model([action, seen], value), action
 
 
-def main(nb_steps=10_000, seed=SEED):
-    random.seed(seed)  # Keras takes the seeds of its initial weights from here
-    env = gym.make("Pendulum-v1")
+def make_agent(env, seed=SEED):
     actor, critic, action_input = networks(env)
     agent = DDPGAgent(
         nb_actions=env.action_space.shape[0],
@@ -47,10 +45,16 @@ def main(nb_steps=10_000, seed=SEED):
         seed=seed,
     )
     agent.compile((keras.optimizers.Adam(1e-3), keras.optimizers.Adam(1e-3)))
+    return agent
+
+
+def main(nb_steps=10_000, seed=SEED):
+    random.seed(seed)  # Keras takes the seeds of its initial weights from here
+    env = gym.make("Pendulum-v1")
+    agent = make_agent(env, seed)
     agent.fit(env, nb_steps=nb_steps, verbose=1)
     history = agent.test(env, nb_episodes=20, visualize=False, verbose=0)
     print("mean return", np.mean(history.history["episode_reward"]))
-    return agent
 
 
 if __name__ == "__main__":

@@ -8,14 +8,21 @@ import warnings
 import numpy as np
 
 from kerasrl_gpu import host, keras_rl, loop
-from kerasrl_gpu.errors import ArgumentError, EmptyPool, NotCompiled, ObservationError
+from kerasrl_gpu.errors import (
+    ArgumentError,
+    EmptyPool,
+    NotCompiled,
+    ObservationError,
+    check_count,
+    check_number,
+)
 from kerasrl_gpu.learner import Learner
 from kerasrl_gpu.measures import Metrics
 from kerasrl_gpu.memory import DeviceMemory
 from kerasrl_gpu.mirror import Mirror, with_weights
 from kerasrl_gpu.pool import ring
 from kerasrl_gpu.pool.transitions import Rule
-from kerasrl_gpu.sequential import take_over
+from kerasrl_gpu.sequential import TakenOver, take_over
 from kerasrl_gpu.state import TrainState
 from kerasrl_gpu.trainer import Trainer
 
@@ -64,23 +71,22 @@ class Agent(keras_rl.Agent):
                 f"delta_range is deprecated: using delta_clip={delta_range[1]}", stacklevel=3
             )
             delta_clip = delta_range[1]
-        _check_numbers(
-            gamma=gamma,
-            batch_size=batch_size,
-            train_interval=train_interval,
-            memory_interval=memory_interval,
-            target_model_update=target_model_update,
-            delta_clip=delta_clip,
-            updates=updates,
-        )
         if truncation not in ("bootstrap", "terminal"):
             raise ArgumentError(f"truncation={truncation!r}; pass 'bootstrap' or 'terminal'.")
-        whole = target_model_update >= 1
-        self.target_model_update = (int if whole else float)(target_model_update)
-        self.gamma, self.batch_size, self.delta_clip = gamma, batch_size, delta_clip
-        self.train_interval, self.memory_interval = train_interval, memory_interval
-        self.custom_model_objects = dict(custom_model_objects or {})
-        self.updates, self.truncation = updates, truncation
+        self.target_model_update = _target_model_update(target_model_update)
+        self.gamma = check_number(
+            "gamma", gamma, lambda g: 0 <= g <= 1, "a discount between 0 and 1"
+        )
+        self.delta_clip = check_number(
+            "delta_clip", delta_clip, lambda d: d > 0, "a number above 0, or np.inf"
+        )
+        self.batch_size = check_count("batch_size", batch_size, 1)
+        self.train_interval = check_count("train_interval", train_interval, 1)
+        self.memory_interval = check_count("memory_interval", memory_interval, 1)
+        self.updates = check_count("updates", updates, 1)
+        self.custom_model_objects, self.truncation = dict(custom_model_objects or {}), truncation
+        if seed is not None:
+            seed = check_count("seed", seed)
         # the global generator on purpose: np.random.seed at a script's top still decides
         self.seed = int(np.random.randint(2**31) if seed is None else seed)  # noqa: NPY002
         self.compiled, self.stop_training, self.stop_reason = False, False, None
@@ -100,7 +106,11 @@ class Agent(keras_rl.Agent):
         memory = self._given_memory
         if memory is None:
             raise ArgumentError("memory is missing; pass memory=DeviceMemory(limit=50_000).")
-        if type(memory) is keras_rl.SequentialMemory:
+        if not isinstance(memory, keras_rl.Memory):
+            raise ArgumentError(
+                f"memory={memory!r} is no keras-rl Memory; pass memory=DeviceMemory(limit=50_000)."
+            )
+        if type(memory) in (keras_rl.SequentialMemory, TakenOver):
             memory = take_over(memory, action)
         elif isinstance(memory, DeviceMemory):
             memory.bind(action)
@@ -135,7 +145,7 @@ class Agent(keras_rl.Agent):
         if not self.compiled:
             raise NotCompiled(_COMPILE_FIRST)
         if self.on_pool:
-            self.memory.allocate(observation)
+            self.memory.look_at(observation)
         state = state or self.memory.get_recent_state(observation)
         process, reason = host.traced_processor(self, state)
         if reason is not None:
@@ -145,6 +155,8 @@ class Agent(keras_rl.Agent):
         return host.narrow(self.process_state_batch([state])), process
 
     def _make_learner(self, update, act, networks, process) -> None:
+        if self.on_pool:  # only now: what the models cannot take is not what the pool will hold
+            self.memory.allocate()
         self._trainer.learner = Learner(
             update=update,
             act=act,
@@ -380,6 +392,13 @@ class Agent(keras_rl.Agent):
             "memory": config_of(self.memory),
         }
 
+    def check_observation(self, observation) -> None:
+        """Raise ObservationError unless the memory can store it; `loop` asks at once."""
+        if self.on_pool and self._prepared:
+            self.memory.spec.leaves(observation, self.step)
+        elif observation is None:
+            raise ObservationError(f"step {self.step}: the environment returned None.")
+
     def begin_run(self, env, training: bool) -> int | None:
         """Get ready for a `fit` or `test`; `loop` calls it.
 
@@ -441,19 +460,15 @@ class Agent(keras_rl.Agent):
 _COMPILE_FIRST = "the agent is not compiled; call agent.compile(keras.optimizers.Adam(1e-3)) first."
 
 
-def _check_numbers(*, target_model_update, delta_clip, gamma, **counts) -> None:
-    if target_model_update < 0:
-        raise ArgumentError(
-            f"target_model_update={target_model_update}; pass a fraction below 1 (soft, each "
-            "update) or a number of steps (hard copy)."
-        )
-    if not delta_clip > 0:
-        raise ArgumentError(f"delta_clip={delta_clip}; pass a number above 0, or np.inf.")
-    if not 0 <= gamma <= 1:
-        raise ArgumentError(f"gamma={gamma}; pass a discount between 0 and 1.")
-    for name, count in counts.items():
-        if count != int(count) or count < 1:
-            raise ArgumentError(f"{name}={count!r}; pass a whole number of at least 1.")
+def _target_model_update(value):
+    """A fraction below 1, or a whole number of steps."""
+    check_number(
+        "target_model_update",
+        value,
+        lambda number: number >= 0,
+        "a fraction below 1 (soft, at each update) or a number of steps (hard copy)",
+    )
+    return int(value) if value >= 1 else float(value)
 
 
 def config_of(thing) -> dict | None:

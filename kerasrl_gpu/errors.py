@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+
 
 class KerasRLError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -33,6 +35,24 @@ class NotCompiled(KerasRLError, RuntimeError):
 
 class BackendError(KerasRLError, RuntimeError):
     """The Keras backend is one that this package has no engine for."""
+
+
+def check_count(name: str, value, least: int = 0) -> int:
+    """`value` as an int; raises ArgumentError unless it is a whole number of at least `least`."""
+    if not _is_number(value) or value != value // 1 or value < least:
+        raise ArgumentError(f"{name}={value!r}; pass a whole number of at least {least}.")
+    return int(value)
+
+
+def check_number(name: str, value, fits, what: str):
+    """`value`; raises ArgumentError with `what` to pass unless it is a number and `fits(value)`."""
+    if not _is_number(value) or not fits(value):
+        raise ArgumentError(f"{name}={value!r}; pass {what}.")
+    return value
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value
 
 
 def check_shapes(axes: str, *arrays) -> None:

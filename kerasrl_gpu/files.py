@@ -21,19 +21,30 @@ def save_weights(model, filepath, overwrite: bool = False) -> None:
     Raises:
         FileExistsError: it is there already and `overwrite` is False.
     """
-    path = Path(filepath)
-    if path.exists() and not overwrite:
-        raise FileExistsError(
-            f"{path} exists; pass overwrite=True to replace it, or another name to keep it."
-        )
-    handle, temporary = tempfile.mkstemp(_SUFFIX, f".{path.name}.", path.parent)
-    os.close(handle)
+    save_all({filepath: model}, overwrite)
+
+
+def save_all(models: dict, overwrite: bool = False) -> None:
+    """`save_weights` for {filepath: model}: all of them, or none."""
+    paths = {Path(filepath): model for filepath, model in models.items()}
+    for path in paths:
+        if path.exists() and not overwrite:
+            raise FileExistsError(
+                f"{path} exists; pass overwrite=True to replace it, or another name to keep it."
+            )
+    written = {}
     try:
-        model.save_weights(temporary, overwrite=True)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        for path, model in paths.items():
+            handle, temporary = tempfile.mkstemp(_SUFFIX, f".{path.name}.", path.parent)
+            os.close(handle)
+            written[path] = Path(temporary)
+            model.save_weights(temporary, overwrite=True)
+            os.chmod(temporary, 0o666 & ~_umask())
+        for path, temporary in written.items():
+            os.replace(temporary, path)
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        for temporary in written.values():
+            temporary.unlink(missing_ok=True)
 
 
 def load_weights(model, filepath) -> None:
@@ -43,18 +54,28 @@ def load_weights(model, filepath) -> None:
         FileNotFoundError: there is no such file.
         ArgumentError: it is no weight file.
     """
-    path = Path(filepath)
+    load_all({filepath: model})
+
+
+def load_all(models: dict) -> None:
+    """`load_weights` for {filepath: model}; no model is touched unless all files are there."""
+    legacy = {Path(filepath): _is_legacy(Path(filepath)) for filepath in models}
+    for (path, old), model in zip(legacy.items(), models.values(), strict=True):
+        with tempfile.TemporaryDirectory() as folder:  # Keras tells formats by the name alone
+            alias = Path(folder) / ("weights.h5" if old else "all" + _SUFFIX)
+            alias.symlink_to(path.resolve())
+            model.load_weights(alias)
+
+
+def _is_legacy(path: Path) -> bool:
+    """Whether Keras 2 wrote it; raises where it is no weight file."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such weight file.")
     try:
         with h5py.File(path) as file:
-            legacy = "layer_names" in file.attrs or "model_weights" in file
+            return "layer_names" in file.attrs or "model_weights" in file
     except OSError as error:
         raise ArgumentError(f"{path} is no HDF5 weight file: {error}.") from None
-    with tempfile.TemporaryDirectory() as folder:  # Keras tells formats by the name alone
-        alias = Path(folder) / ("weights.h5" if legacy else "all" + _SUFFIX)
-        alias.symlink_to(path.resolve())
-        model.load_weights(alias)
 
 
 def actor_critic_names(filepath) -> tuple[str, str]:

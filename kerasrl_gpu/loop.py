@@ -9,7 +9,7 @@ import numpy as np
 
 from kerasrl_gpu import callbacks as cb
 from kerasrl_gpu.environment import Environment
-from kerasrl_gpu.errors import ArgumentError, NotCompiled, ObservationError
+from kerasrl_gpu.errors import NotCompiled, ObservationError, check_count
 
 
 def fit(agent, env, nb_steps, *, verbose, visualize, log_interval, callbacks, **options):
@@ -74,16 +74,16 @@ def test(agent, env, nb_episodes, *, verbose, visualize, callbacks, **options):
     return run.history
 
 
-def _check(agent, *, action_repetition, **counts):
+def _check(agent, *, action_repetition, start_step_policy, **counts):
     if not agent.compiled:
         raise NotCompiled(
             "the agent is not compiled; call agent.compile(keras.optimizers.Adam(1e-3)) first."
         )
-    if action_repetition < 1:
-        raise ArgumentError(f"action_repetition={action_repetition}; pass 1 or more.")
-    for name in ("nb_steps", "nb_episodes", "nb_max_start_steps", "nb_max_episode_steps"):
-        if counts.get(name) is not None and counts[name] < 0:
-            raise ArgumentError(f"{name}={counts[name]}; pass 0 or more.")
+    check_count("action_repetition", action_repetition, 1)
+    if counts["nb_max_episode_steps"] is None:
+        del counts["nb_max_episode_steps"]
+    for name, count in counts.items():
+        check_count(name, count)
 
 
 class _Run:
@@ -178,8 +178,9 @@ class _Run:
         for _ in range(self.repetition):
             self.callbacks.on_action_begin(action)
             observation, reward, terminated, truncated, info = self._env_step(action)
-            self.callbacks.on_action_end(action)
             total += _number(reward)
+            self.agent.check_observation(observation)
+            self.callbacks.on_action_end(action)
             if info:
                 infos = _add_numbers(infos, info)
             if terminated or truncated:
@@ -230,6 +231,7 @@ class _Run:
             observation = self.processor.process_observation(observation)
         if observation is None:
             raise ObservationError("env.reset() returned None; it has to return an observation.")
+        self.agent.check_observation(observation)
         self.observation = observation
 
     def _end_episode(self):
@@ -249,13 +251,15 @@ class _Run:
 def _number(reward) -> float:
     """A reward as a float; some environments return an array of one number."""
     try:
-        return float(reward)
-    except TypeError:
-        if np.size(reward) == 1:
-            return float(np.asarray(reward).item())
+        number = float(reward if np.ndim(reward) == 0 else np.asarray(reward).item())
+    except (TypeError, ValueError):
+        number = np.nan
+    if number != number:
         raise ObservationError(
-            f"env.step returned the reward {reward!r}; it has to be one number."
-        ) from None
+            f"the reward is {reward!r}; it has to be a number. What is stored is kept: mend the "
+            "environment, or replace it in Processor.process_reward."
+        )
+    return number
 
 
 def _add_numbers(total, info):

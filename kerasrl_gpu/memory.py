@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from keras import ops
+from keras import ops, tree
 
 from kerasrl_gpu import engine, probes
-from kerasrl_gpu.errors import ArgumentError, EmptyPool
+from kerasrl_gpu.errors import ArgumentError, EmptyPool, check_count
 from kerasrl_gpu.keras_rl import Experience, Memory
 from kerasrl_gpu.observations import ObservationSpec
 from kerasrl_gpu.pool import ring, transitions, uniform
@@ -42,8 +42,9 @@ class DeviceMemory(Memory):
         budget_bytes=None,
         seed=0,
     ):
+        window_length = check_count("window_length", window_length, 1)
         super().__init__(window_length, ignore_episode_boundaries)
-        if limit < window_length + 2:
+        if check_count("limit", limit) < window_length + 2:
             raise ArgumentError(
                 f"limit={limit} is too small for window_length={window_length}: a transition "
                 f"needs its window and the next observation. Pass limit={window_length + 2} or "
@@ -83,15 +84,32 @@ class DeviceMemory(Memory):
             "columns": columns,
         }
 
-    def allocate(self, observation) -> None:
-        """Make the columns for observations like this one; nothing if they are there already.
+    def look_at(self, observation) -> None:
+        """Take this for what observations look like, unless rows of them are stored already.
+
+        Raises:
+            ObservationError, ArgumentError: nothing that a pool on this backend can hold.
+        """
+        if self.columns is not None:
+            return
+        spec = ObservationSpec(observation, self.keep_dtype)
+        for column in spec.columns.values():
+            engine.check_storable(column.stored)
+        self.spec = spec
+
+    def allocate(self, observation=None) -> None:
+        """Make the columns, unless they are there already.
+
+        Args:
+            observation: an example; None takes the one that was looked at.
 
         Raises:
             PoolTooLarge: they do not fit; names the largest limit that does.
         """
+        if observation is not None:
+            self.look_at(observation)
         if self.columns is not None:
             return
-        self.spec = ObservationSpec(observation, self.keep_dtype)
         layout = self._layout(self.spec, self._action or ring.Column("int32", ()))
         budget = self.budget_bytes
         if budget is None:
@@ -175,7 +193,8 @@ class DeviceMemory(Memory):
             training: False only remembers the observation for the acting window.
         """
         if training:
-            self.allocate(observation)
+            self.look_at(observation)
+            self.allocate()
             self.stage(observation, action, reward, ending=ring.TERMINATED if terminal else 0)
             self.store()
         self.remember(observation, terminal)
@@ -213,12 +232,10 @@ class DeviceMemory(Memory):
 
     def get_recent_state(self, current_observation):
         """The last k observations of this episode, zeros of the same dtype before its start."""
-        state = super().get_recent_state(current_observation)
-        missing = self.window_length - self._recent_length()
-        if missing > 0:
-            zero = _zeros_like(current_observation)
-            state[:missing] = [zero] * missing
-        return state
+        length = self._recent_length()
+        zero = tree.map_structure(np.zeros_like, current_observation)
+        recent = list(self.recent_observations)[len(self.recent_observations) - length + 1 :]
+        return [zero] * (self.window_length - length) + recent + [current_observation]
 
     def _recent_length(self) -> int:
         """How many observations the acting window has, the current one included."""
@@ -402,11 +419,3 @@ class DeviceMemory(Memory):
             "a DeviceMemory lives on a device and is not pickled or deep-copied; "
             "save the agent with agent.save(path), which writes the pool's rows too."
         )
-
-
-def _zeros_like(observation):
-    if isinstance(observation, dict):
-        return {key: _zeros_like(value) for key, value in observation.items()}
-    if isinstance(observation, tuple):
-        return tuple(_zeros_like(part) for part in observation)
-    return np.zeros_like(observation)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
+
 import keras
 
 from kerasrl_gpu import engine
 from kerasrl_gpu.errors import ArgumentError
 from kerasrl_gpu.state import TrainState, Weights
+
+_IN_USE = weakref.WeakSet()  # optimizers that an agent has, also while they wait to be built
 
 
 class Mirror:
@@ -28,6 +32,7 @@ class Mirror:
             name: engine.Optimizer(optimizer, self._variables[name][0])
             for name, optimizer in optimizers.items()
         }
+        self._schedules = {name: _schedule_of(one) for name, one in optimizers.items()}
         self._published, self._seen = None, {}
 
     def start(self) -> TrainState:
@@ -63,8 +68,17 @@ class Mirror:
         return taken
 
     def refresh(self, state: TrainState) -> TrainState:
-        """The state with learning rates that somebody set on the Keras optimizers."""
+        """The state with learning rates that somebody set on the Keras optimizers.
+
+        Raises:
+            ArgumentError: a number gave way to a schedule, or the other way round.
+        """
         for name, optimizer in self.optimizers.items():
+            if _schedule_of(optimizer.keras) is not self._schedules[name]:
+                raise ArgumentError(
+                    f"the {name}'s learning rate became another schedule while it was in use; "
+                    "call agent.compile(optimizer) with the new one."
+                )
             slots = optimizer.refresh(state.slots[name])
             if slots is not state.slots[name]:
                 state = state._replace(slots={**state.slots, name: slots})
@@ -92,8 +106,16 @@ class Mirror:
         self._seen = {name: self._held(name) for name in self._variables}
 
 
+def _schedule_of(optimizer):
+    """The learning-rate schedule that compiled calls have traced; None for a number."""
+    rate = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
+    return None if isinstance(rate, keras.Variable) else rate
+
+
 def fresh_optimizer(optimizer):
     """A Keras optimizer without slots: by name, or as given; one that was used is made anew.
+
+    One that was handed to another agent counts as used, built or not.
 
     Raises:
         ArgumentError: nothing that Keras takes for an optimizer.
@@ -102,7 +124,12 @@ def fresh_optimizer(optimizer):
         found = keras.optimizers.get(optimizer)
     except (ValueError, TypeError) as error:
         raise ArgumentError(f"optimizer={optimizer!r} is no Keras optimizer: {error}") from None
-    return type(found).from_config(found.get_config()) if found.built else found
+    if not isinstance(found, keras.optimizers.Optimizer):
+        raise ArgumentError(f"optimizer={optimizer!r} is no Keras optimizer; pass 'adam', say.")
+    if found.built or found in _IN_USE:
+        found = type(found).from_config(found.get_config())
+    _IN_USE.add(found)
+    return found
 
 
 def with_weights(model, weights: Weights):

@@ -34,6 +34,16 @@ def as_arrays(observation):
     return array
 
 
+def _fits(array, dtype) -> bool:
+    """Whether every value of `array` survives in `dtype`; floats may lose precision."""
+    if array.dtype.kind == "f" and dtype.kind in "fV":
+        return True
+    if array.dtype.kind not in "biufV":
+        return False
+    with np.errstate(invalid="ignore"):
+        return bool(np.array_equal(array.astype(dtype), array))
+
+
 def _is_structure(part) -> bool:
     return isinstance(part, dict) or np.ndim(part) > 0
 
@@ -57,7 +67,7 @@ class ObservationSpec:
         }
         self._shapes = [column.shape for column in self.columns.values()]
         self._checked = None  # the last plain array that passed
-        self._floats = ["float" in column.dtype for column in self.columns.values()]
+        self._dtypes = [np.dtype(column.dtype) for column in self.columns.values()]
 
     def leaves(self, observation, step: int | None = None) -> list:
         """The observation's arrays in the order of `columns`.
@@ -71,11 +81,21 @@ class ObservationSpec:
             arrays = [observation if type(observation) is np.ndarray else np.asarray(observation)]
         else:
             arrays = self._flatten(observation, step)
-        for array, shape, may_be_nan in zip(arrays, self._shapes, self._floats, strict=True):
+        for array, shape, dtype in zip(arrays, self._shapes, self._dtypes, strict=True):
             if array.shape != shape or array.dtype == object:
                 raise ObservationError(self._complaint(observation, array, shape, step))
+            if array.dtype != dtype and not _fits(array, dtype):
+                raise ObservationError(
+                    f"{_when(step)}an observation of dtype {array.dtype} does not fit into the "
+                    f"pool's {dtype}: {str(array)[:80]}. The first observation decides; return "
+                    "one dtype every time, or convert in Processor.process_observation."
+                )
             # the sum is NaN if any number is; inf - inf too, hence the second look
-            if may_be_nan and math.isnan(np.add.reduce(array, None)) and np.isnan(array).any():
+            if (
+                array.dtype.kind == "f"
+                and math.isnan(np.add.reduce(array, None))
+                and np.isnan(array).any()
+            ):
                 raise ObservationError(
                     f"{_when(step)}the observation holds NaN: {str(array)[:80]}. What is stored "
                     "is kept; mend the environment, or replace NaN in "

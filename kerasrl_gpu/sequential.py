@@ -20,6 +20,9 @@ def take_over(memory: SequentialMemory, action: ring.Column, span: int = 1) -> D
         action: what one action is.
         span: n of n-step returns.
     """
+    if isinstance(memory, TakenOver):
+        memory.device.bind(action, span)
+        return memory.device
     device = DeviceMemory(memory.limit, memory.window_length, memory.ignore_episode_boundaries)
     device.bind(action, span)
     rows = list(zip(*(getattr(memory, name) for name in _DEQUES), strict=True))
@@ -29,7 +32,7 @@ def take_over(memory: SequentialMemory, action: ring.Column, span: int = 1) -> D
     device.recent_terminals.extend(memory.recent_terminals)
     for name in _DEQUES:
         del memory.__dict__[name]
-    memory.__class__ = _TakenOver
+    memory.__class__ = TakenOver
     memory.device = device
     return device
 
@@ -49,7 +52,7 @@ def _from_pool(name):
     return property(lambda self: getattr(self.device, name), doc=f"`{name}` of the pool.")
 
 
-class _TakenOver(SequentialMemory):
+class TakenOver(SequentialMemory):
     """What a SequentialMemory is after an agent took it over: a view of the agent's pool."""
 
     observations, actions = _from_pool("observations"), _from_pool("actions")

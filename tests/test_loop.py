@@ -727,7 +727,7 @@ def test_numpys_global_seed_still_makes_a_script_repeatable():
 
 @pytest.fixture(scope="module")
 def stored():
-    """A DQN that never learns, and `news`: (observation, terminal) of every row since last asked."""
+    """A DQN that never learns; `news`: (observation, terminal) of every row since last asked."""
     agent, seen = dqn(1, shape=(1,), warmup=NEVER), SimpleNamespace(count=0)
 
     def news():

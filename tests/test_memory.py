@@ -361,34 +361,36 @@ def acting(memory, **options):
     return agent
 
 
-def test_a_cut_episode_keeps_its_last_observation():
+@pytest.fixture(scope="module")
+def pool_of_17():
+    """An agent whose pool is overwritten three times by each test; one compilation for both."""
+    return acting(DeviceMemory(17))
+
+
+def test_a_cut_episode_keeps_its_last_observation(pool_of_17):
     # observation = step counter 0..5, cut after 5 steps, a limit that no number of episodes fills
-    memory = DeviceMemory(17)
-    acting(memory).fit(TimeLimit(Count(), 5), 3 * 17, verbose=0)
-    batch = memory.read_batch(64)
-    starts = batch["observation"]["observation"].ravel()
-    np.testing.assert_array_equal(batch["next_observation"]["observation"].ravel(), starts + 1)
-    assert set(starts) == {0, 1, 2, 3, 4}  # the cut step too
+    pool_of_17.fit(TimeLimit(Count(), 5), 3 * 17, verbose=0)
+    batch = pool_of_17.memory.read_batch(64)
+    shown = batch["observation"]["observation"].ravel()
+    np.testing.assert_array_equal(batch["next_observation"]["observation"].ravel(), shown + 1)
+    assert set(shown) == {0, 1, 2, 3, 4}  # the cut step too
     np.testing.assert_allclose(batch["discount"], 0.99)
     assert not batch["terminated"].any()
 
 
-def test_memory_interval_spares_starts_not_steps():
-    # keras-rl stores every third step and takes neighbours for consecutive ones
-    memory = DeviceMemory(100)
-    acting(memory, memory_interval=3).fit(Count(5), 30, verbose=0)
-    assert memory.nb_entries == 36  # 30 steps and 6 last observations
-    batch = memory.read_batch(64)
-    starts = batch["observation"]["observation"].ravel()
-    np.testing.assert_array_equal(batch["next_observation"]["observation"].ravel(), starts + 1)
-    np.testing.assert_array_equal(batch["reward"], starts + 1)
-    np.testing.assert_array_equal(batch["terminated"], starts == 4)
-    # steps 0, 3, 6, ... of the run, and every episode's last: episodes of 5 begin at 0, 5, 10, ...
-    step, want = 0, set()
-    for step in range(30):
-        if step % 3 == 0 or step % 5 == 4:
-            want.add(step % 5)
-    assert set(starts) == want
+def test_memory_interval_spares_starts_not_steps(pool_of_17):
+    # keras-rl stores every fourth step and takes neighbours for consecutive ones
+    pool_of_17.memory_interval = 4
+    pool_of_17.fit(Count(6), 48, verbose=0)
+    assert pool_of_17.memory.nb_entries == 17
+    batch = pool_of_17.memory.read_batch(64)
+    shown = batch["observation"]["observation"].ravel()
+    np.testing.assert_array_equal(batch["next_observation"]["observation"].ravel(), shown + 1)
+    np.testing.assert_array_equal(batch["reward"], shown + 1)
+    np.testing.assert_array_equal(batch["terminated"], shown == 5)
+    # the last 15 steps are there; of a run whose episodes take 6, steps 36, 40 and 44 show 0, 4
+    # and 2, and every episode's last one may start as well
+    assert set(shown) == {0, 2, 4, 5}
 
 
 # Taken over ------------------------------------------------------------------------------------

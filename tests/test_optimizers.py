@@ -231,6 +231,18 @@ def test_a_learning_rate_that_is_set_holds_from_the_next_update(between, wrap):
     assert float(keras.ops.convert_to_numpy(sgd.learning_rate)) == 0.25
 
 
+def test_weights_and_a_rate_that_are_set_together_both_hold():
+    # 7 - 0.25 * (7 - 1) = 5.5
+    agent = one_weight_agent()
+    agent.compile(SGD(0.5))
+    learn(agent)
+    agent.model.set_weights([np.float32([[7]])])
+    agent.optimizer.learning_rate = 0.25
+    assert agent.model.get_weights()[0] == 7
+    agent.take_weights()
+    assert learn(agent) == 5.5
+
+
 def test_a_schedule_that_is_set_in_mid_run_is_refused():
     agent = one_weight_agent()
     agent.compile(SGD(0.5))

@@ -10,7 +10,7 @@ from keras import ops
 
 from kerasrl_gpu import engine, files, losses, measures, targets
 from kerasrl_gpu.core import Agent, config_of
-from kerasrl_gpu.errors import ArgumentError
+from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.host import overrides
 from kerasrl_gpu.inputs import Inputs, action_index, build_on, check_is_keras, check_output
 from kerasrl_gpu.mirror import fresh_optimizer
@@ -197,13 +197,11 @@ class DDPGAgent(Agent):
             updates=updates,
             truncation=truncation,
         )
-        if nb_actions is None or nb_actions < 1:
-            raise ArgumentError(f"nb_actions={nb_actions!r}; pass env.action_space.shape[0].")
         check_is_keras(actor, "actor")
         check_is_keras(critic, "critic")
-        self.nb_actions = int(nb_actions)
-        self.nb_steps_warmup_critic = nb_steps_warmup_critic
-        self.nb_steps_warmup_actor = nb_steps_warmup_actor
+        self.nb_actions = check_count("nb_actions", nb_actions, 1)
+        self.nb_steps_warmup_critic = check_count("nb_steps_warmup_critic", nb_steps_warmup_critic)
+        self.nb_steps_warmup_actor = check_count("nb_steps_warmup_actor", nb_steps_warmup_actor)
         self._actor, self._critic, self._settled = actor, critic, False
         self.critic_action_input = critic_action_input
         self.critic_action_input_idx = action_index(critic, critic_action_input)
@@ -300,6 +298,7 @@ class DDPGAgent(Agent):
             pair = first, fresh_optimizer(type(first).from_config(first.get_config()))
         if pair[0] is pair[1]:
             pair = pair[0], type(pair[0]).from_config(pair[0].get_config())
+        metrics = metrics or ()
         if len(metrics) == 2 and all(isinstance(part, (list, tuple)) for part in metrics):
             metrics = metrics[1]
         self._measures = measures.resolve(metrics, losses.mean_q)
@@ -370,9 +369,9 @@ class DDPGAgent(Agent):
     def _with_noise(self, action):
         if self.training and self.random_process is not None:
             noise = self.random_process.sample()
-            if noise.shape != action.shape:
+            if np.shape(noise) != action.shape:
                 raise ArgumentError(
-                    f"random_process gives noise of shape {noise.shape} for actions of shape "
+                    f"random_process gives noise of shape {np.shape(noise)} for actions of shape "
                     f"{action.shape}; pass size={self.nb_actions} to it."
                 )
             action = (action + noise).astype(np.float32)
@@ -415,16 +414,14 @@ class DDPGAgent(Agent):
 
     def load_weights(self, filepath):
         """Read weights from the two files that keras-rl names; the targets get them too."""
-        for model, path in zip(
-            (self.actor, self.critic), files.actor_critic_names(filepath), strict=True
-        ):
-            files.load_weights(model, path)
+        files.load_all(self._named_models(filepath))
         self.take_weights()
         self._copy_targets()
 
     def save_weights(self, filepath, overwrite=False):
         """Write the weights to two files, _actor and _critic before the extension."""
-        for model, path in zip(
-            (self.actor, self.critic), files.actor_critic_names(filepath), strict=True
-        ):
-            files.save_weights(model, path, overwrite)
+        files.save_all(self._named_models(filepath), overwrite)
+
+    def _named_models(self, filepath) -> dict:
+        actor, critic = files.actor_critic_names(filepath)
+        return {actor: self.actor, critic: self.critic}

@@ -11,7 +11,7 @@ from keras import ops
 
 from kerasrl_gpu import engine, files, losses, measures, targets
 from kerasrl_gpu.core import Agent, config_of
-from kerasrl_gpu.errors import ArgumentError
+from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.inputs import Inputs, build_on, check_is_keras, check_output
 from kerasrl_gpu.mirror import fresh_optimizer
 from kerasrl_gpu.policy import EpsGreedyQPolicy, GreedyQPolicy
@@ -173,12 +173,11 @@ class DQNAgent(Agent):
             updates=updates,
             truncation=truncation,
         )
-        if nb_actions is None or nb_actions < 1:
-            raise ArgumentError(f"nb_actions={nb_actions!r}; pass env.action_space.n.")
         if dueling_type not in DUELING_TYPES:
             raise ArgumentError(f"dueling_type={dueling_type!r}; pass one of {DUELING_TYPES}.")
         check_is_keras(model, "model")
-        self.nb_actions, self.nb_steps_warmup = int(nb_actions), nb_steps_warmup
+        self.nb_actions = check_count("nb_actions", nb_actions, 1)
+        self.nb_steps_warmup = check_count("nb_steps_warmup", nb_steps_warmup)
         self.enable_double_dqn = enable_double_dqn
         self.enable_dueling_network, self.dueling_type = enable_dueling_network, dueling_type
         self._model, self._settled = model, False

@@ -27,6 +27,7 @@ NAME = _engine.NAME
 Optimizer = _engine.Optimizer
 adopt = _engine.adopt
 bitcast = _engine.bitcast
+check_storable = _engine.check_storable
 clone = _engine.clone
 cluster = _engine.cluster
 compile_act = _engine.compile_act

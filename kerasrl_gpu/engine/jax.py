@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from kerasrl_gpu.errors import ArgumentError
+
 NAME = "jax"
 
 
@@ -52,28 +54,31 @@ class Optimizer:
         self.keras = optimizer
         optimizer.build(variables)
         self.slots = adopt(optimizer.variables)
-        self._rate = _learning_rate_index(optimizer)
-        self._seen_rate = None if self._rate is None else self._rate_variable().value
-
-    def _rate_variable(self):
-        return self.keras.variables[self._rate]
+        # training never changes a learning rate; the user may, on the Keras object
+        self._rates = {
+            index: variable.value
+            for index, variable in enumerate(optimizer.variables)
+            if variable.name == "learning_rate"
+        }
 
     def refresh(self, slots) -> list:
-        """`slots` with the learning rate that somebody set on the Keras object since."""
-        if self._rate is None or self._rate_variable().value is self._seen_rate:
-            return slots
-        self._seen_rate = self._rate_variable().value
-        return [
-            *slots[: self._rate],
-            jnp.array(self._seen_rate, copy=True),
-            *slots[self._rate + 1 :],
-        ]
+        """`slots` with the learning rates that somebody set on the Keras object since."""
+        variables = self.keras.variables
+        for index, seen in self._rates.items():
+            if variables[index].value is not seen:
+                self._rates[index] = variables[index].value
+                slots = [
+                    *slots[:index],
+                    jnp.array(self._rates[index], copy=True),
+                    *slots[index + 1 :],
+                ]
+        return slots
 
     def publish(self, slots) -> None:
-        """Give the Keras optimizer's variables the values of `slots`."""
-        publish(slots, self.keras.variables)
-        if self._rate is not None:
-            self._seen_rate = self._rate_variable().value
+        """Give the Keras optimizer's variables the values of `slots`, learning rates apart."""
+        kept = [index for index in range(len(slots)) if index not in self._rates]
+        variables = self.keras.variables
+        publish([slots[index] for index in kept], [variables[index] for index in kept])
 
     def scale(self, loss, slots):
         """The loss times what a LossScaleOptimizer asks for; f32[] in, f32[] out."""
@@ -84,16 +89,6 @@ class Optimizer:
     def apply(self, gradients, trainable, slots) -> tuple[list, list]:
         """(trainable, slots) after one step."""
         return self.keras.stateless_apply(slots, gradients, trainable)
-
-
-def _learning_rate_index(optimizer) -> int | None:
-    """Where the learning rate stands among the optimizer's variables; None under a schedule."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    rate = getattr(inner, "_learning_rate", None)
-    for index, variable in enumerate(optimizer.variables):
-        if variable is rate:
-            return index
-    return None
 
 
 def value_and_grad(function):
@@ -107,6 +102,15 @@ def value_and_grad(function):
 def zeros(shape, dtype):
     """A pool column of zeros on the default device."""
     return jnp.zeros(shape, dtype)
+
+
+def check_storable(dtype: str) -> None:
+    """Raise ArgumentError unless a column can have this dtype; 64 bits only on request."""
+    if np.dtype(dtype).itemsize == 8 and not jax.config.jax_enable_x64:
+        raise ArgumentError(
+            f"keep_dtype=True asks JAX to store {dtype}, which it holds as 32 bits. Leave "
+            "keep_dtype out, or call jax.config.update('jax_enable_x64', True) first."
+        )
 
 
 def put_rows(columns, slots, rows):

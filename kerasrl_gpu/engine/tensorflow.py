@@ -106,6 +106,10 @@ def zeros(shape, dtype):
     return tf.Variable(tf.zeros(shape, dtype), trainable=False)
 
 
+def check_storable(dtype: str) -> None:
+    """Nothing: every dtype that a column stores has kernels on CPU and GPU."""
+
+
 def put_rows(columns, slots, rows):
     """Replace row i32[K] of each column, in place; returns the same columns."""
     for name, column in columns.items():
@@ -136,8 +140,8 @@ def from_bytes(array, dtype, shape):
 
 
 def counter(word, offset):
-    """A u32 counter read from a wire, moved on by `offset`."""
-    return tf.cast(word, tf.int64) + tf.cast(offset, tf.int64)
+    """A u32 counter read from a wire, moved on by `offset`; wraps."""
+    return (tf.cast(word, tf.int64) + tf.cast(offset, tf.int64)) % 2**32
 
 
 def random_int(seed, draw, stream, shape, high):

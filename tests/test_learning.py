@@ -1,0 +1,61 @@
+"""What it is for: the examples learn, on every seed; and a long run grows nowhere."""
+
+import random
+
+import ddpg_pendulum
+import dqn_cartpole
+import gymnasium as gym
+import numpy as np
+import psutil
+import pytest
+
+from kerasrl_gpu.callbacks import Callback
+
+# one seed always, the others in `make test-slow`
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))]
+
+
+def mean_return(agent, env):
+    history = agent.test(env, nb_episodes=20, visualize=False, verbose=0)
+    return np.mean(history.history["episode_reward"])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_dqn_solves_cartpole(seed):
+    random.seed(seed)
+    env = gym.make("CartPole-v1")
+    agent = dqn_cartpole.make_agent(env, 100_000, seed)
+    agent.fit(env, nb_steps=100_000, verbose=0)
+    assert mean_return(agent, env) >= 475
+    assert set(agent.traces.values()) == {1}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ddpg_swings_the_pendulum_up(seed):
+    random.seed(seed)
+    env = gym.make("Pendulum-v1")
+    agent = ddpg_pendulum.make_agent(env, seed)
+    agent.fit(env, nb_steps=10_000, verbose=0)
+    assert mean_return(agent, env) >= -250
+    assert set(agent.traces.values()) == {1}
+
+
+class Footprint(Callback):
+    """Resident bytes after warm-up and at the end."""
+
+    def on_step_end(self, episode_step, logs=None):
+        if self.agent.step in (5_000, 25_000):
+            self.rss = [*getattr(self, "rss", []), psutil.Process().memory_info().rss]
+
+
+@pytest.mark.slow
+def test_20_000_updates_leave_memory_and_traces_alone():
+    env, footprint = gym.make("CartPole-v1"), Footprint()
+    agent = dqn_cartpole.make_agent(env, 100_000)
+    agent.train_interval, agent.updates, agent.batch_size = 1, 1, 32
+    agent.target_model_update = 1_000
+    agent.compile("adam")
+    agent.fit(env, nb_steps=25_002, callbacks=[footprint], verbose=0)
+    before, after = footprint.rss
+    assert (after - before) / 2**20 < 5
+    assert set(agent.traces.values()) == {1}
