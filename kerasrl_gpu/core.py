@@ -148,9 +148,9 @@ class Agent(keras_rl.Agent):
             self.memory.look_at(observation)
         state = state or self.memory.get_recent_state(observation)
         process, reason = host.traced_processor(self, state)
+        self._learns_on_host = process is None
+        self._acts_separately = process is None or reason is not None
         if reason is not None:
-            self._acts_separately = True
-            self._learns_on_host = self.on_pool and process is None
             warnings.warn(reason, stacklevel=4)
         return host.narrow(self.process_state_batch([state])), process
 
@@ -271,7 +271,7 @@ class Agent(keras_rl.Agent):
         what = self._what() if self.step % self.train_interval == 0 else ()
         hard = self.target_model_update >= 1 and self.step % self.target_model_update == 0
         metrics = Metrics(names, self.flush, None if what else nothing)
-        if not self.on_pool or self._learns_on_host:
+        if not self.on_pool or self._learns_on_host:  # no look yet where nobody called `forward`
             self._learn_on_host(what, hard, lambda numbers: metrics.fill(numbers + tail))
             return metrics
         if what:

@@ -20,7 +20,7 @@ from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, keras_rl
 from kerasrl_gpu.agents.dqn import dueling
 from kerasrl_gpu.callbacks import Callback
 from kerasrl_gpu.inputs import Inputs
-from kerasrl_gpu.keras_rl import Experience, Memory, Processor
+from kerasrl_gpu.keras_rl import Experience, Memory, Processor, SequentialMemory
 from kerasrl_gpu.policy import GreedyQPolicy
 
 NEVER = 10**9
@@ -864,3 +864,26 @@ def test_ddpg_writes_keras_rls_two_names(tmp_path):
     agent.load_weights(str(tmp_path / "ddpg_weights.h5f"))
     for network, weights in zip((agent.target_actor, agent.target_critic), want, strict=True):
         assert_same_weights(network.get_weights(), weights)
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_a_memory_of_the_users_own_is_learned_from_through_its_sample(window):
+    class Mine(SequentialMemory):
+        sampled = 0
+
+        def sample(self, batch_size, batch_idxs=None):
+            self.sampled += 1
+            return super().sample(batch_size, batch_idxs)
+
+    inputs = keras.Input((window, 4))
+    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
+    memory = Mine(limit=200, window_length=window)
+    agent = DQNAgent(model, nb_actions=2, memory=memory, nb_steps_warmup=19, batch_size=8, seed=1)
+    agent.compile("sgd")
+    before = model.get_weights()[0]
+    history = agent.fit(gymnasium.make("CartPole-v1"), 60, verbose=0)
+    assert history.completed
+    assert memory.sampled == 40  # steps 20 .. 59
+    # keras-rl's contract: a row for every step, and one for each episode's last observation
+    assert memory.nb_entries == 60 + len(history.history["episode_reward"])
+    assert not np.array_equal(before, model.get_weights()[0])
