@@ -875,13 +875,13 @@ def test_a_memory_of_the_users_own_is_learned_from_through_its_sample(window):
             self.sampled += 1
             return super().sample(batch_size, batch_idxs)
 
-    inputs = keras.Input((window, 4))
+    inputs = keras.Input((window, 2))
     model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
     memory = Mine(limit=200, window_length=window)
     agent = DQNAgent(model, nb_actions=2, memory=memory, nb_steps_warmup=19, batch_size=8, seed=1)
     agent.compile("sgd")
     before = model.get_weights()[0]
-    history = agent.fit(gymnasium.make("CartPole-v1"), 60, verbose=0)
+    history = agent.fit(Walk(), 60, verbose=0)
     assert history.completed
     assert memory.sampled == 40  # steps 20 .. 59
     # keras-rl's contract: a row for every step, and one for each episode's last observation

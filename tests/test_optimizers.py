@@ -245,7 +245,7 @@ def test_weights_and_a_rate_that_are_set_together_both_hold():
 
 def test_a_schedule_that_is_set_in_mid_run_is_refused():
     agent = one_weight_agent()
-    agent.compile(SGD(0.5))
+    agent.compile(SGD(0.5, momentum=0.5))
     learn(agent)
     schedule = keras.optimizers.schedules.ExponentialDecay(0.25, 1, 1.0)
     agent.optimizer.learning_rate = schedule
