@@ -20,7 +20,7 @@ import numpy as np
 
 from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, engine
 from kerasrl_gpu.callbacks import Callback
-from kerasrl_gpu.pool.ring import Column, Live
+from kerasrl_gpu.pool.ring import Column
 from kerasrl_gpu.pool.transitions import Rule
 
 WINDOW = 4
@@ -94,14 +94,10 @@ def filled(limit, observation, action):
 
 def time_sampling(limit):
     memory = filled(limit, np.zeros((84, 84), np.uint8), Column("uint8", ()))
-    reader, live = memory._reader(Rule()), memory.ring.live()
     for batch_size in (32, 512):
-        offsets = np.full(batch_size, -1, np.int32)
 
-        def draw(offsets=offsets):
-            tail, size = Live(*live)
-            batch = reader(memory.columns, tail, size, np.uint32(0), np.uint32(1), offsets)
-            engine.to_host(batch["reward"])
+        def draw(batch_size=batch_size):
+            engine.to_host(memory.draw_batch(batch_size)["reward"])
 
         say(f"sample_{batch_size}", frames=limit, nbytes=memory.nbytes, **median_us(draw, 50))
 

@@ -28,22 +28,12 @@ def versions():
 def batch_reader(memory, batch_size):
     """A function that draws and reads one batch on the device, and waits until it is there.
 
-    ADAPTER: the memory's own compiled read, which `read_batch` calls too before it copies the
-    batch to the host. An update reads its batch in the same way and leaves it on the device.
+    An update reads its batch in the same way, inside its own call.
     """
-    import numpy as np
-
     from kerasrl_gpu import engine
-    from kerasrl_gpu.pool.transitions import Rule
-
-    memory.check_can_sample()
-    read, live = memory._reader(Rule()), memory.ring.live()
-    anywhere, draws = np.full(batch_size, -1, np.int32), iter(range(2**31))
 
     def once():
-        batch = read(
-            memory.columns, live.tail, live.size, np.uint32(0), np.uint32(next(draws)), anywhere
-        )
+        batch = memory.draw_batch(batch_size)
         engine.to_host(batch["reward"])  # 128 bytes; there only once the whole read is done
 
     return once

@@ -121,6 +121,8 @@ class Agent(keras_rl.Agent):
                 f"pass batch_size={limit} or less, or a larger limit."
             )
         self.memory = memory
+        if self.on_pool:
+            memory.settle = self.flush
 
     @property
     def on_pool(self) -> bool:

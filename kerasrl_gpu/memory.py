@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from keras import ops, tree
+from keras import tree
 
 from kerasrl_gpu import engine, probes
 from kerasrl_gpu.errors import ArgumentError, EmptyPool, check_count
 from kerasrl_gpu.keras_rl import Experience, Memory
 from kerasrl_gpu.observations import ObservationSpec
-from kerasrl_gpu.pool import ring, transitions, uniform
+from kerasrl_gpu.pool import reader, ring, transitions
 from kerasrl_gpu.wire import Wire
 
 
@@ -54,6 +54,8 @@ class DeviceMemory(Memory):
         self.keep_dtype, self.budget_bytes, self.seed = keep_dtype, budget_bytes, seed
         self.spec = self.layout = self.ring = self.columns = self.wire = None
         self._action, self._span, self._draws = None, 1, 0
+        # runs the step that waits in the wire; the agent that queues steps sets it
+        self.settle = lambda: None
 
     # Allocation --------------------------------------------------------------------------------
 
@@ -125,7 +127,7 @@ class DeviceMemory(Memory):
             for name, (dtype, shape) in layout.columns().items()
         }
         self.wire = self._make_wire(layout)
-        self._put = engine.compile_put(self.wire.row)
+        self._put, self._reader = engine.compile_put(self.wire.row), reader.Reader(layout)
 
     def _layout(self, spec, action):
         return ring.Layout(
@@ -193,6 +195,7 @@ class DeviceMemory(Memory):
             training: False only remembers the observation for the acting window.
         """
         if training:
+            self.settle()
             self.look_at(observation)
             self.allocate()
             self.stage(observation, action, reward, ending=ring.TERMINATED if terminal else 0)
@@ -288,45 +291,17 @@ class DeviceMemory(Memory):
         Raises:
             EmptyPool: no stored row can start a transition.
         """
+        batch = self.draw_batch(batch_size, offsets, rule)
+        return tree.map_structure(engine.to_host, batch)
+
+    def draw_batch(self, batch_size, offsets=None, rule=None) -> dict:
+        """`read_batch`, left on the device."""
+        self.settle()
         self.check_can_sample()
         rule = rule or transitions.Rule(span=self._span)
-        offsets = np.full(batch_size, -1) if offsets is None else np.asarray(offsets)
-        live, draw = self.ring.live(), np.uint32(self._draws)
-        self._draws += 1
-        read = self._reader(rule)
-        batch = read(
-            self.columns, live.tail, live.size, np.uint32(self.seed), draw, offsets.astype(np.int32)
-        )
-        return {
-            key: {name: engine.to_host(leaf) for name, leaf in value.items()}
-            if isinstance(value, dict)
-            else engine.to_host(value)
-            for key, value in batch.items()
-        }
-
-    def _reader(self, rule):
-        readers = self.__dict__.setdefault("_readers", {})
-        if rule not in readers:
-            readers[rule] = engine.compile_read(self._read_function(rule))
-        return readers[rule]
-
-    def _read_function(self, rule):
-        layout = self.layout
-
-        def read(columns, tail, size, seed, draw, offsets):
-            live = ring.Live(tail, size)
-            environment, drawn = uniform.sample(
-                columns, layout, live, seed, draw, offsets.shape[0], rule.span
-            )
-            asked = ops.clip(offsets, 0, size[0] - 1)
-            fits = ops.logical_and(
-                uniform.valid(columns, layout, live, environment * 0, asked, rule.span),
-                ops.equal(offsets, asked),
-            )
-            offset = ops.where(fits, asked, drawn)
-            return transitions.read(columns, layout, live, environment, offset, rule)
-
-        return read
+        offsets = np.full(batch_size, -1) if offsets is None else offsets
+        counters, self._draws = (self.seed, self._draws), self._draws + 1
+        return self._reader(self.columns, self.ring.live(), counters, offsets, rule)
 
     def check_can_sample(self) -> None:
         """Raise EmptyPool unless a stored row can start a transition."""
@@ -360,21 +335,16 @@ class DeviceMemory(Memory):
         """Bytes that the columns take on the device; 0 before the first row."""
         return 0 if self.layout is None else self.layout.nbytes
 
-    def _rows(self, column):
-        live = self.ring.live()
-        at = (live.tail[0] + np.arange(live.size[0])) % self.layout.capacity
-        return engine.to_host(engine.take_rows(self.columns[column], at.astype(np.int32)))
-
-    def _record(self, start, stop, dtype):
-        rows = np.ascontiguousarray(self._rows(ring.RECORD)[:, start:stop])
-        return rows.view(dtype)
+    def _stored(self) -> dict:
+        self.settle()
+        return reader.stored(self.columns, self.layout, self.ring.live())
 
     @property
     def observations(self) -> list:
         """Every stored observation, oldest first, copied to the host."""
         if self.ring is None:
             return []
-        leaves = {n: self._rows(n).view(leaf.dtype) for n, leaf in self.layout.leaves.items()}
+        leaves = self._stored()["leaves"]
         return [
             self.spec.pack({name: leaf[row] for name, leaf in leaves.items()})
             for row in range(self.nb_entries)
@@ -383,26 +353,19 @@ class DeviceMemory(Memory):
     @property
     def actions(self) -> np.ndarray:
         """Every stored action, oldest first; of a final row nothing was done."""
-        if self.ring is None:
-            return np.zeros(0)
-        action = self.layout.action
-        return self._record(0, action.row_bytes, action.dtype).reshape(-1, *action.shape)
+        return np.zeros(0) if self.ring is None else self._stored()["action"]
 
     @property
     def rewards(self) -> np.ndarray:
         """Every stored reward f32, oldest first."""
-        if self.ring is None:
-            return np.zeros(0, np.float32)
-        start = self.layout.action.row_bytes
-        return self._record(start, start + 4, "float32")[:, 0]
+        return np.zeros(0, np.float32) if self.ring is None else self._stored()["reward"]
 
     @property
     def terminals(self) -> np.ndarray:
         """Whether each row's step ended its episode, bool; oldest first."""
         if self.ring is None:
             return np.zeros(0, bool)
-        final = self._record(-1, None, "uint8")[:, 0] & ring.FINAL != 0
-        return np.append(final[1:], bool(self.ring.endings[0]))
+        return np.append(self._stored()["final"][1:], bool(self.ring.endings[0]))
 
     def get_config(self) -> dict:
         """keras-rl's keys and ours."""

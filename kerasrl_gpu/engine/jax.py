@@ -53,20 +53,21 @@ class Optimizer:
     def __init__(self, optimizer, variables):
         self.keras = optimizer
         optimizer.build(variables)
-        self.slots = adopt(optimizer.variables)
+        # as they are now: a schedule that somebody sets takes the learning rate out of Keras' list
+        self._variables = optimizer.variables
+        self.slots = adopt(self._variables)
         # training never changes a learning rate; the user may, on the Keras object
         self._rates = {
             index: variable.value
-            for index, variable in enumerate(optimizer.variables)
+            for index, variable in enumerate(self._variables)
             if variable.name == "learning_rate"
         }
 
     def refresh(self, slots) -> list:
         """`slots` with the learning rates that somebody set on the Keras object since."""
-        variables = self.keras.variables
         for index, seen in self._rates.items():
-            if variables[index].value is not seen:
-                self._rates[index] = variables[index].value
+            if self._variables[index].value is not seen:
+                self._rates[index] = self._variables[index].value
                 slots = [
                     *slots[:index],
                     jnp.array(self._rates[index], copy=True),
@@ -77,8 +78,7 @@ class Optimizer:
     def publish(self, slots) -> None:
         """Give the Keras optimizer's variables the values of `slots`, learning rates apart."""
         kept = [index for index in range(len(slots)) if index not in self._rates]
-        variables = self.keras.variables
-        publish([slots[index] for index in kept], [variables[index] for index in kept])
+        publish([slots[index] for index in kept], [self._variables[index] for index in kept])
 
     def scale(self, loss, slots):
         """The loss times what a LossScaleOptimizer asks for; f32[] in, f32[] out."""

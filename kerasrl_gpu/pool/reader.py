@@ -1,0 +1,76 @@
+"""Reading a pool from outside the update: batches in one compiled call, and everything it holds."""
+
+from __future__ import annotations
+
+import numpy as np
+from keras import ops
+
+from kerasrl_gpu import engine
+from kerasrl_gpu.pool import transitions, uniform
+from kerasrl_gpu.pool.ring import FINAL, RECORD, Layout, Live
+
+
+class Reader:
+    """Draws starts, or takes given ones, and reads their transitions.
+
+    Args:
+        layout: the pool's shape. Each rule and batch size compiles once.
+    """
+
+    def __init__(self, layout: Layout):
+        self._layout, self._programs = layout, {}
+
+    def __call__(self, columns, live: Live, counters, offsets, rule: transitions.Rule) -> dict:
+        """A batch on the device; see `transitions.read`.
+
+        Args:
+            columns, live: the pool and its live rows.
+            counters: (seed, draw), which the draw is a pure function of.
+            offsets: i[B], rows after the oldest one of environment 0 to start from; those that
+                cannot start a transition, -1 for instance, are drawn.
+            rule: how transitions are read.
+        """
+        if rule not in self._programs:
+            self._programs[rule] = engine.compile_read(self._read(rule))
+        seed, draw = (np.uint32(counter % 2**32) for counter in counters)
+        offsets = np.asarray(offsets).astype(np.int32)
+        return self._programs[rule](columns, live.tail, live.size, seed, draw, offsets)
+
+    def _read(self, rule):
+        layout = self._layout
+
+        def read(columns, tail, size, seed, draw, offsets):
+            live = Live(tail, size)
+            environment, drawn = uniform.sample(
+                columns, layout, live, seed, draw, offsets.shape[0], rule.span
+            )
+            asked = ops.clip(offsets, 0, size[0] - 1)
+            first = ops.zeros_like(environment)
+            fits = ops.logical_and(
+                uniform.valid(columns, layout, live, first, asked, rule.span),
+                ops.equal(offsets, asked),
+            )
+            environment = ops.where(fits, first, environment)
+            offset = ops.where(fits, asked, drawn)
+            return transitions.read(columns, layout, live, environment, offset, rule)
+
+        return read
+
+
+def stored(columns, layout: Layout, live: Live) -> dict:
+    """Every live row of environment 0 on the host, oldest first.
+
+    Returns:
+        "leaves": {name: dtype[N, ...]}; "action" [N, ...]; "reward" f32[N]; "final" bool[N],
+        whether the row is an episode's last observation.
+    """
+    at = ((live.tail[0] + np.arange(live.size[0])) % layout.capacity).astype(np.int32)
+    rows = {name: engine.to_host(engine.take_rows(column, at)) for name, column in columns.items()}
+    record, end = rows.pop(RECORD), layout.action.row_bytes
+    action = np.ascontiguousarray(record[:, :end]).view(layout.action.dtype)
+    return {
+        "leaves": {name: rows[name].view(leaf.dtype) for name, leaf in layout.leaves.items()},
+        "action": action.reshape(-1, *layout.action.shape),
+        "reward": np.ascontiguousarray(record[:, end : end + 4]).view("float32")[:, 0],
+        "final": record[:, -1] & FINAL != 0,
+    }
