@@ -28,7 +28,8 @@ PLOTS = "matplotlib>=3.9,<4"
 
 EXTRAS = {
     "jax": [f"jax>={JAX}"],
-    "cuda": ["tensorflow[and-cuda]", f"jax[cuda12]>={JAX}"],  # both bring CUDA 12 and cuDNN 9
+    "jax-cuda": [f"jax[cuda12]>={JAX}"],
+    "cuda": ["tensorflow[and-cuda]"],  # CUDA 12 and cuDNN 9, as jax-cuda brings them
     "atari": ALE,
     "mujoco": ["gymnasium[mujoco]", "mujoco>=3.2,<5"],
     "plots": [PLOTS],

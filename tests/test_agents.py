@@ -407,8 +407,13 @@ def test_keras_rls_way_takes_it_for_one():
 
 @pytest.fixture(scope="module")
 def acting():
-    """A DQN that stores and acts, and never learns."""
-    return dqn()
+    """A DQN that stores and acts, and never learns; in training it takes the worst action."""
+
+    class Worst(GreedyQPolicy):
+        def select_action(self, q_values):
+            return super().select_action(-q_values)
+
+    return dqn(policy=Worst())
 
 
 def test_a_loop_of_ones_own_after_a_cut_stores_endings(acting):
@@ -426,7 +431,8 @@ def test_a_loop_of_ones_own_acts_with_the_weights_that_it_was_given(acting):
         kernel, bias = np.zeros((2, 2)), np.eye(2)[best]
         acting.model.set_weights([kernel, bias])
         assert acting.forward(observation) == best
-        assert acting.compute_q_values([observation]).argmax() == best
+        acting.model.set_weights([kernel, -bias])
+        assert acting.compute_q_values([observation]).argmax() != best
 
 
 def test_test_acts_greedily_and_stores_nothing(acting):
@@ -861,9 +867,13 @@ def test_ddpg_writes_keras_rls_two_names(tmp_path):
     want = [network.get_weights() for network in (agent.actor, agent.critic)]
     for network in (agent.actor, agent.critic):
         network.set_weights([0 * weight for weight in network.get_weights()])
+    agent.take_weights()
+    agent.update_target_models_hard()
+    assert not any(weight.any() for weight in agent.target_critic.get_weights())
     agent.load_weights(str(tmp_path / "ddpg_weights.h5f"))
-    for network, weights in zip((agent.target_actor, agent.target_critic), want, strict=True):
-        assert_same_weights(network.get_weights(), weights)
+    for networks in ((agent.actor, agent.critic), (agent.target_actor, agent.target_critic)):
+        for network, weights in zip(networks, want, strict=True):
+            assert_same_weights(network.get_weights(), weights)
 
 
 @pytest.mark.parametrize("window", [1, 2])
