@@ -122,6 +122,9 @@ def test_a_model_without_its_input_shape_is_looked_at_in_the_first_step():
     with refused(ShapeError, r"one output of shape \(None, 2\).*Flatten\(\)"):
         agent.fit(env, 5, verbose=0)
     assert env.steps == 0
+    agent = dqn(keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(2)]))
+    assert agent.fit(env, 5, verbose=0).completed
+    assert agent.model.get_weights()[0].shape == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -590,6 +593,29 @@ def test_a_row_that_does_not_fit_leaves_the_memory_as_it_was(first, then, senten
     assert memory.nb_entries == 2
     memory.append(first, 0, 4.0, False)
     assert memory.rewards.tolist() == [1.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("reward", [None, np.nan, "much", np.zeros(2)], ids=str)
+def test_a_reward_that_does_not_fit_leaves_the_memory_as_it_was(reward):
+    memory = DeviceMemory(20)
+    memory.append(np.zeros(1), 0, 1.0, False)
+    with refused(ObservationError, "the reward is"):
+        memory.append(np.zeros(1), 0, reward, False)
+    assert memory.nb_entries == 1
+    memory.append(np.zeros(1), 0, np.array([2.0]), False)
+    assert memory.rewards.tolist() == [1.0, 2.0]
+
+
+def test_an_array_that_was_written_into_is_looked_at_again():
+    # a loop of one's own hands in what the environment goes on writing into
+    memory, buffer = DeviceMemory(20), np.zeros(1, np.float32)
+    memory.append(buffer, 0, 1.0, False)
+    buffer[0] = np.nan
+    with refused(ObservationError, "NaN"):
+        memory.append(buffer, 0, 2.0, False)
+    with refused(ObservationError, "NaN"):
+        memory.see(buffer)
+    assert memory.nb_entries == 1
 
 
 def test_what_no_pool_can_hold_is_refused():

@@ -666,23 +666,26 @@ def dqn(seed, shape=(4,), warmup=5):
     return agent
 
 
-def play(seed):
-    """What a run on CartPole did and what became of the weights."""
+def play(seed, nb_steps=40):
+    """What a run on CartPole saw and did, and what became of the weights."""
     agent, did = dqn(seed), Notes()
     env = gymnasium.make("CartPole-v1")
-    history = fit(agent, env, 40, callbacks=[did], nb_max_start_steps=3)
-    actions = [int(logs["action"]) for logs in did.logs["step end"]]
+    history = fit(agent, env, nb_steps, callbacks=[did], nb_max_start_steps=3)
+    steps = did.logs["step end"]
+    seen = [logs["observation"].tolist() for logs in steps]
+    actions = [int(logs["action"]) for logs in steps]
     tested = run_test(agent, env).history
-    return actions, history.history, tested, agent.model.get_weights()
+    return seen, actions, history.history, tested, agent.model.get_weights()
 
 
 def test_a_seed_makes_a_run_repeatable():
-    first, second, other = play(7), play(7), play(8)
-    assert first[:3] == second[:3]
-    for one, two in zip(first[3], second[3], strict=True):
+    first, second = play(7), play(7)
+    assert first[:4] == second[:4]
+    start = dqn(7).model.get_weights()
+    for one, two, before in zip(first[4], second[4], start, strict=True):
         np.testing.assert_array_equal(one, two)
-    assert first[0] != other[0]
-    assert all((one != two).any() for one, two in zip(first[3], other[3], strict=True))
+        assert (one != before).any()
+    assert play(8, nb_steps=5)[0] != first[0][:5]
 
 
 def test_the_seed_goes_to_the_first_reset_only_and_differs_from_run_to_run():

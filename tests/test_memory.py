@@ -1,6 +1,7 @@
 """DeviceMemory by itself: what keras-rl's SequentialMemory says, and what that one gets wrong."""
 
 import copy
+import inspect
 import pickle
 import random
 import re
@@ -85,6 +86,8 @@ def test_every_row_is_what_keras_rl_says(window, cross):
         asked = [rows[index % len(rows)] for index in range(limit)]
         assert_same_experiences(ours.sample(limit, asked), theirs.sample(limit, asked))
         assert ours.nb_entries == theirs.nb_entries == min(limit, total)
+        if 0 < seed < 11:  # every new size compiles; the first and the last one will do
+            continue
         np.testing.assert_array_equal(ours.observations, theirs.observations)
         np.testing.assert_array_equal(ours.actions, theirs.actions)
         np.testing.assert_array_equal(ours.rewards, theirs.rewards)
@@ -120,6 +123,7 @@ def test_config_holds_keras_rls_keys_and_rebuilds_it():
     theirs = SequentialMemory(limit=40, window_length=2, ignore_episode_boundaries=True)
     config = memory.get_config()
     assert theirs.get_config().items() <= config.items()
+    assert set(config) == set(inspect.signature(DeviceMemory).parameters)
     assert DeviceMemory(**config).get_config() == config
     assert isinstance(memory, Memory)
 
@@ -132,8 +136,10 @@ def starts(batch):
 
 
 def test_draws_follow_the_seed_and_never_pair_two_episodes():
-    # the ring has wrapped: the newest observation and the oldest stand side by side
+    # the ring has wrapped and an episode is open: its newest row and the oldest stand side by side
     one, other = (filled(DeviceMemory(17, seed=1), [5] * 9) for _ in range(2))
+    for memory in (one, other):
+        memory.append(np.full(2, 55, np.float32), 0, 0.0, False)
     first, second = one.sample(64), one.sample(64)
     assert starts(first) == starts(other.sample(64))
     assert starts(first) != starts(second)
@@ -286,8 +292,11 @@ def test_the_hosts_own_memory_is_the_budget_where_none_is_given():
 
 
 def as_dict(n):
-    image = np.full((2, 2), n % 256, np.uint8)
-    return {"image": image, "inner": {"pos": np.float32([n, -n]), "mode": n % 3}}
+    parts = {
+        "image": np.full((2, 2), n % 256, np.uint8),
+        "inner": {"pos": np.float32([n, -n]), "mode": n % 3},
+    }
+    return parts if n % 2 else dict(reversed(parts.items()))  # keys in whatever order
 
 
 def as_tuple(n):
@@ -421,11 +430,13 @@ def test_an_empty_sequential_memory_is_taken_over():
 
 
 @pytest.mark.parametrize(
-    "lengths, window", [([4, 3, 6], 1), ([4, 3, 6, 2, 7, 1, 5], 3)], ids=["part", "full"]
+    "lengths, window", [([4, 3, 6], 1), ([4, 3, 6, 2, 7, 1, 3], 3)], ids=["part", "full"]
 )
 def test_a_filled_sequential_memory_is_taken_over(lengths, window):
     observe = counting((1,))
     handed = filled(SequentialMemory(limit=20, window_length=window), lengths, observe)
+    for _ in range(2):  # an episode is open
+        handed.append(observe(), 1, 0.5, False)
     before = copy.deepcopy(handed)
     rows = can_start(before)
     asked = [rows[index % len(rows)] for index in range(20)]
@@ -434,6 +445,12 @@ def test_a_filled_sequential_memory_is_taken_over(lengths, window):
     assert_same_experiences(handed.sample(20, asked), before.sample(20, asked))
     np.testing.assert_array_equal(handed.observations, before.observations)
     np.testing.assert_array_equal(handed.terminals, before.terminals)
+    # where the deque is full, its oldest row is an episode's last observation: nothing follows it,
+    # and no stack may reach back to it
+    oldest = float(before.observations[0][0])
+    drawn = [one for _ in range(10) for one in handed.sample(20)]
+    shown = {float(frame[0]) for one in drawn for frame in one.state0}
+    assert (oldest in shown) == (len(before.observations) < 20)
     now = observe()
     np.testing.assert_array_equal(handed.get_recent_state(now), before.get_recent_state(now))
     for memory in (handed, before):
