@@ -20,6 +20,7 @@ from kerasrl_gpu.learner import Learner
 from kerasrl_gpu.measures import Metrics
 from kerasrl_gpu.memory import DeviceMemory
 from kerasrl_gpu.mirror import Mirror, with_weights
+from kerasrl_gpu.observations import as_reward
 from kerasrl_gpu.pool import ring
 from kerasrl_gpu.pool.transitions import Rule
 from kerasrl_gpu.sequential import TakenOver, take_over
@@ -217,7 +218,7 @@ class Agent(keras_rl.Agent):
         """What the networks say to an observation, after the queued row and update: f32[A]."""
         if not self.in_loop:
             self.take_weights()
-        self.memory.see(observation, self.step)
+        self.memory.see(observation, self.step, checked=self.in_loop)
         return self._trainer.act(self.memory)
 
     def _record(self, reward, terminal) -> None:
@@ -239,19 +240,15 @@ class Agent(keras_rl.Agent):
         if terminal:
             ending = ring.TRUNCATED if self.truncated else ring.TERMINATED
             self.truncated = False
-        start = self.step % self.memory_interval == 0
-        if reward != reward:
-            raise ObservationError(
-                f"step {self.step}: the reward is NaN. What is stored is kept; mend the "
-                "environment, or replace NaN in Processor.process_reward."
-            )
+        start = self.step % self.memory_interval == 0 or bool(terminal)
         self.memory.stage(
             self.recent_observation,
             self.recent_action,
-            reward,
+            as_reward(reward, self.step),
             ending=ending,
             start=start,
             step=self.step,
+            checked=self.in_loop,
         )
         self.memory.remember(self.recent_observation, terminal)
         if ended:  # the row after a terminal one is the episode's last observation

@@ -10,6 +10,7 @@ import numpy as np
 from kerasrl_gpu import callbacks as cb
 from kerasrl_gpu.environment import Environment
 from kerasrl_gpu.errors import NotCompiled, ObservationError, check_count
+from kerasrl_gpu.observations import as_reward
 
 
 def fit(agent, env, nb_steps, *, verbose, visualize, log_interval, callbacks, **options):
@@ -178,7 +179,7 @@ class _Run:
         for _ in range(self.repetition):
             self.callbacks.on_action_begin(action)
             observation, reward, terminated, truncated, info = self._env_step(action)
-            total += _number(reward)
+            total += as_reward(reward)
             self.agent.check_observation(observation)
             self.callbacks.on_action_end(action)
             if info:
@@ -246,20 +247,6 @@ class _Run:
         self.callbacks.on_episode_end(self.episode, logs)
         self.episode += 1
         self.observation = None
-
-
-def _number(reward) -> float:
-    """A reward as a float; some environments return an array of one number."""
-    try:
-        number = float(reward if np.ndim(reward) == 0 else np.asarray(reward).item())
-    except (TypeError, ValueError):
-        number = np.nan
-    if number != number:
-        raise ObservationError(
-            f"the reward is {reward!r}; it has to be a number. What is stored is kept: mend the "
-            "environment, or replace it in Processor.process_reward."
-        )
-    return number
 
 
 def _add_numbers(total, info):

@@ -8,7 +8,7 @@ from keras import tree
 from kerasrl_gpu import engine, probes
 from kerasrl_gpu.errors import ArgumentError, EmptyPool, check_count
 from kerasrl_gpu.keras_rl import Experience, Memory
-from kerasrl_gpu.observations import ObservationSpec
+from kerasrl_gpu.observations import ObservationSpec, as_reward
 from kerasrl_gpu.pool import reader, ring, transitions
 from kerasrl_gpu.wire import Wire
 
@@ -97,6 +97,7 @@ class DeviceMemory(Memory):
         spec = ObservationSpec(observation, self.keep_dtype)
         for column in spec.columns.values():
             engine.check_storable(column.stored)
+        spec.leaves(observation)
         self.spec = spec
 
     def allocate(self, observation=None) -> None:
@@ -159,13 +160,15 @@ class DeviceMemory(Memory):
 
     # Writing -----------------------------------------------------------------------------------
 
-    def stage(self, observation, action, reward, *, ending=0, start=True, step=None) -> None:
+    def stage(
+        self, observation, action, reward, *, ending=0, start=True, step=None, checked=False
+    ) -> None:
         """Write the next row into the wire; the next compiled call stores it.
 
         Raises:
             ObservationError: an observation of another shape, None or NaN; nothing has changed.
         """
-        leaves = self.spec.leaves(observation, step)
+        leaves = self.spec.leaves(observation, step, checked)
         self._new_action[...] = action
         slot, flags = self.ring.claim(start=start, ending=ending)
         for view, leaf in zip(self._new_leaves, leaves, strict=True):
@@ -196,6 +199,7 @@ class DeviceMemory(Memory):
         """
         if training:
             self.settle()
+            reward = as_reward(reward)
             self.look_at(observation)
             self.allocate()
             self.stage(observation, action, reward, ending=ring.TERMINATED if terminal else 0)
@@ -217,18 +221,20 @@ class DeviceMemory(Memory):
 
     # Reading -----------------------------------------------------------------------------------
 
-    def see(self, observation, step=None) -> None:
+    def see(self, observation, step=None, checked=False) -> None:
         """Write the state that ends in this observation into the wire, for the next call to act on.
 
         Raises:
             ObservationError: as for `stage`.
         """
-        leaves = self.spec.leaves(observation, step)
+        leaves = self.spec.leaves(observation, step, checked)
         if self.window_length == 1:
             for view, leaf in zip(self._seen_leaves, leaves, strict=True):
                 view[0] = leaf
             return
-        states = [self.spec.leaves(seen, step) for seen in self.get_recent_state(observation)]
+        states = [
+            self.spec.leaves(seen, step, checked) for seen in self.get_recent_state(observation)
+        ]
         for position, leaves in enumerate(states):
             for view, leaf in zip(self._seen_leaves, leaves, strict=True):
                 view[position] = leaf

@@ -66,16 +66,20 @@ class ObservationSpec:
             name: Column.of(leaf, keep_dtype) for name, leaf in _named_leaves(self._structure)
         }
         self._shapes = [column.shape for column in self.columns.values()]
-        self._checked = None  # the last plain array that passed
         self._dtypes = [np.dtype(column.dtype) for column in self.columns.values()]
 
-    def leaves(self, observation, step: int | None = None) -> list:
+    def leaves(self, observation, step: int | None = None, checked: bool = False) -> list:
         """The observation's arrays in the order of `columns`.
+
+        Args:
+            observation: what the environment showed.
+            step: for the error text.
+            checked: it passed before, and nobody writes into it.
 
         Raises:
             ObservationError: another structure or shape than the example's, None, or NaN.
         """
-        if observation is self._checked and observation is not None:  # acted on, now stored
+        if checked and type(observation) is np.ndarray:
             return [observation]
         if self.is_array:
             arrays = [observation if type(observation) is np.ndarray else np.asarray(observation)]
@@ -101,7 +105,6 @@ class ObservationSpec:
                     "is kept; mend the environment, or replace NaN in "
                     "Processor.process_observation (np.nan_to_num)."
                 )
-        self._checked = observation if arrays[0] is observation else None
         return arrays
 
     def _flatten(self, observation, step):
@@ -140,6 +143,24 @@ def _named_leaves(structure):
         ("/".join(str(part) for part in path), leaf)
         for path, leaf in tree.flatten_with_path(structure)
     ]
+
+
+def as_reward(reward, step: int | None = None) -> float:
+    """A reward as a float; some environments return an array of one number.
+
+    Raises:
+        ObservationError: it is no number, or NaN.
+    """
+    try:
+        number = float(reward if np.ndim(reward) == 0 else np.asarray(reward).item())
+    except (TypeError, ValueError):
+        number = math.nan
+    if number != number:
+        raise ObservationError(
+            f"{_when(step)}the reward is {reward!r}; it has to be a number. What is stored is "
+            "kept: mend the environment, or replace it in Processor.process_reward."
+        )
+    return number
 
 
 def _when(step: int | None) -> str:

@@ -42,7 +42,7 @@ def _refill(device, rows, cut):
     if cut:  # what came before the oldest row is gone: it may be a final one, or mid-episode
         device.ring.continue_episode()
     for index, (observation, action, reward, terminal) in enumerate(rows):
-        start = not (cut and index == 0)
+        start = not (cut and index < device.window_length)  # no stack reaches the oldest row
         ending = ring.TERMINATED if terminal else 0
         device.stage(observation, action, reward, ending=ending, start=start)
         device.store()

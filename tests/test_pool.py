@@ -103,9 +103,9 @@ def play(pool, oracle, environment, length, ending, seed, starts=lambda step: Tr
         last = step == length - 1 and ending is not None
         observation, action, reward = observe(), int(random.integers(4)), float(random.normal())
         reward = float(np.float32(reward))
-        start = starts(step)
+        start = starts(step) or last
         pool.add(environment, observation, action, reward, start, ending if last else 0)
-        row = Row(observation, action, reward, first=step == 0, start=start or last)
+        row = Row(observation, action, reward, first=step == 0, start=start)
         oracle.add(row)
     if ending is not None:
         observation = observe()

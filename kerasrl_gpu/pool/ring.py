@@ -209,7 +209,7 @@ class Ring:
             starts.clear()
             self.endings[environment], self._first[environment] = 0, True
             return slot, final | FINAL
-        flags = 0 if start or ending else NOT_A_START
+        flags = 0 if start else NOT_A_START
         if self._first[environment]:
             flags |= FIRST
             self._first[environment], self._began[environment] = False, position
