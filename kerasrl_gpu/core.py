@@ -407,6 +407,11 @@ class Agent(keras_rl.Agent):
         Returns:
             the seed of the environment's first reset; None where the agent has no seed.
         """
+        if self.in_loop:
+            raise ArgumentError(
+                "fit or test was called inside a running one, which would end its training; call "
+                "it afterwards, or evaluate with a second agent that loads the weights."
+            )
         self.flush()
         self.take_weights()
         if self.on_pool:

@@ -625,3 +625,12 @@ def test_what_no_pool_can_hold_is_refused():
             memory.append(observation, 0, 0.0, False)
         memory.append(np.zeros(2), 0, 0.0, False)
         assert memory.nb_entries == 1
+
+
+def test_a_run_inside_a_run_is_refused(other):
+    inner = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda episode, logs: other.test(Count(), verbose=0, visualize=False)
+    )
+    with refused(ArgumentError, "inside a running one"):
+        other.fit(Count(3), 10, callbacks=[inner], verbose=0)
+    assert other.fit(Count(3), 4, verbose=0).completed
