@@ -20,7 +20,7 @@ import numpy as np
 
 from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, engine
 from kerasrl_gpu.callbacks import Callback
-from kerasrl_gpu.pool.ring import Column
+from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.pool.transitions import Rule
 
 WINDOW = 4
@@ -60,7 +60,7 @@ def check_pool(dtype):
     a run of consecutive numbers with zeros before the episode.
     """
     memory = DeviceMemory(limit=61, window_length=WINDOW)
-    memory.bind(Column("uint8", ()))
+    memory.bind(Field("uint8", ()))
     shown = lambda step: np.full((3,), step + 1, dtype)  # noqa: E731
     for length in (1, 2, 3, 9, 5, 4, 1, 1, 7, 8, 9, 6, 3, 2, 9, 9):
         for step in range(length):
@@ -93,7 +93,7 @@ def filled(limit, observation, action):
 
 
 def time_sampling(limit):
-    memory = filled(limit, np.zeros((84, 84), np.uint8), Column("uint8", ()))
+    memory = filled(limit, np.zeros((84, 84), np.uint8), Field("uint8", ()))
     for batch_size in (32, 512):
 
         def draw(batch_size=batch_size):
@@ -124,7 +124,7 @@ def dqn(batch_size, limit, updates):
     return DQNAgent(
         model=nature(),
         nb_actions=4,
-        memory=filled(limit, np.zeros((84, 84), np.uint8), Column("uint8", ())),
+        memory=filled(limit, np.zeros((84, 84), np.uint8), Field("uint8", ())),
         batch_size=batch_size,
         nb_steps_warmup=0,
         target_model_update=1e-3,
@@ -145,7 +145,7 @@ def ddpg(batch_size, limit, updates):
         actor=actor,
         critic=keras.Model([action, seen], dense(1)(hidden)),
         critic_action_input=action,
-        memory=filled(limit, np.zeros(17, np.float32), Column("float32", (6,))),
+        memory=filled(limit, np.zeros(17, np.float32), Field("float32", (6,))),
         batch_size=batch_size,
         nb_steps_warmup_actor=0,
         nb_steps_warmup_critic=0,

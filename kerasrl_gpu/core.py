@@ -22,6 +22,7 @@ from kerasrl_gpu.memory import DeviceMemory
 from kerasrl_gpu.mirror import Mirror, with_weights
 from kerasrl_gpu.observations import as_reward
 from kerasrl_gpu.pool import ring
+from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.pool.transitions import Rule
 from kerasrl_gpu.sequential import TakenOver, take_over
 from kerasrl_gpu.state import TrainState
@@ -102,7 +103,7 @@ class Agent(keras_rl.Agent):
 
     # The memory and the compiled calls ------------------------------------------------------------
 
-    def _take_memory(self, action: ring.Column) -> None:
+    def _take_memory(self, action: Field) -> None:
         """Adopt the memory that was handed in, now that it is known what an action is."""
         memory = self._given_memory
         if memory is None:

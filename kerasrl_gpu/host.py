@@ -85,7 +85,7 @@ def stack(agent, states):
     rows = [[spec.leaves(observation) for observation in state] for state in states]
     return {
         name: np.stack([np.stack([leaves[index] for leaves in row]) for row in rows])
-        for index, name in enumerate(spec.columns)
+        for index, name in enumerate(spec.fields)
     }
 
 

@@ -50,10 +50,10 @@ class Learner:
         )
 
     def step(self, memory, what):
-        """program(state, columns, wire) -> (state, columns, f32[A + M]).
+        """program(state, pool, wire) -> (state, pool, f32[A + M]).
 
         Args:
-            memory: a DeviceMemory that has its columns.
+            memory: a DeviceMemory that has its pool.
             what: which networks learn; falsy writes and acts only.
         """
         return self._compiled(
@@ -92,16 +92,16 @@ class Learner:
     def _learn_from_pool(self, memory, what):
         wire, layout, rule, update = memory.wire, memory.layout, self._rule, self._update(what)
 
-        def draw_batch(columns, message, offset):
+        def draw_batch(pool, message, offset):
             live = Live(wire.read(message, "tail"), wire.read(message, "size"))
             draw = engine.counter(wire.read(message, "draw"), offset)
             starts = uniform.sample(
-                columns, layout, live, wire.read(message, "seed"), draw, self._batch_size, rule.span
+                pool, layout, live, wire.read(message, "seed"), draw, self._batch_size, rule.span
             )
-            return transitions.read(columns, layout, live, *starts, rule)
+            return transitions.read(pool, layout, live, *starts, rule)
 
-        def learn(state, columns, message, offset):
-            batch = engine.cluster(draw_batch)(columns, message, offset)
+        def learn(state, pool, message, offset):
+            batch = engine.cluster(draw_batch)(pool, message, offset)
             for key in ("observation", "next_observation"):
                 batch[key] = self._process(_bare(batch[key]))
             return update(state, batch)

@@ -13,7 +13,10 @@ from kerasrl_gpu.state import Weights
 def chosen(q, action):
     """The value of the action taken: f32[B, A], i[B] -> f32[B]."""
     check_shapes("BA B", q, action)
-    return ops.take_along_axis(q, ops.cast(action, "int32")[:, None], axis=-1)[:, 0]
+    # a sum over one, not a gather: its gradient is no scatter
+    actions = ops.arange(q.shape[-1], dtype="int32")
+    taken = ops.equal(actions, ops.cast(action, "int32")[:, None])
+    return ops.sum(ops.where(taken, q, 0), axis=-1)
 
 
 def huber(error, delta: float):

@@ -10,6 +10,7 @@ from kerasrl_gpu.errors import ArgumentError, EmptyPool, check_count
 from kerasrl_gpu.keras_rl import Experience, Memory
 from kerasrl_gpu.observations import ObservationSpec, as_reward
 from kerasrl_gpu.pool import reader, ring, transitions
+from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Field, Layout, check_fits
 from kerasrl_gpu.wire import Wire
 
 
@@ -52,38 +53,35 @@ class DeviceMemory(Memory):
             )
         self.limit = int(limit)
         self.keep_dtype, self.budget_bytes, self.seed = keep_dtype, budget_bytes, seed
-        self.spec = self.layout = self.ring = self.columns = self.wire = None
+        self.spec = self.layout = self.ring = self.pool = self.wire = None
         self._action, self._span, self._draws = None, 1, 0
         # runs the step that waits in the wire; the agent that queues steps sets it
         self.settle = lambda: None
 
     # Allocation --------------------------------------------------------------------------------
 
-    def bind(self, action: ring.Column, span: int = 1) -> None:
+    def bind(self, action: Field, span: int = 1) -> None:
         """Say what an action is and how many steps a transition spans, before the first row."""
-        if self.columns is not None and (action, span) != (self._action, self._span):
+        if self.pool is not None and (action, span) != (self._action, self._span):
             raise ArgumentError(
                 f"this memory already holds actions {self._action} read over {self._span} steps; "
                 f"an agent with actions {action} over {span} steps needs a DeviceMemory of its own."
             )
         self._action, self._span = action, span
 
-    def estimate(self, observation, action: ring.Column | None = None) -> dict:
-        """Exact bytes of every column for observations like this one, before anything exists.
+    def estimate(self, observation, action: Field | None = None) -> dict:
+        """Exact bytes for observations like this one, before anything exists.
 
         Returns:
-            {"limit", "row_bytes", "nbytes", "columns": {name: bytes}}.
+            {"limit", "row_bytes", "nbytes", "fields": {name: bytes in all rows}}.
         """
         spec = ObservationSpec(observation, self.keep_dtype)
-        layout = self._layout(spec, action or self._action or ring.Column("int32", ()))
-        rows = layout.capacity * layout.environments
-        columns = {name: rows * leaf.row_bytes for name, leaf in layout.leaves.items()}
-        columns[ring.RECORD] = rows * layout.record_bytes
+        layout = self._layout(spec, action or self._action or Field("int32", ()))
         return {
             "limit": self.limit,
             "row_bytes": layout.row_bytes,
             "nbytes": layout.nbytes,
-            "columns": columns,
+            "fields": {name: layout.rows * one.nbytes for name, one in layout.fields.items()},
         }
 
     def look_at(self, observation) -> None:
@@ -92,47 +90,44 @@ class DeviceMemory(Memory):
         Raises:
             ObservationError, ArgumentError: nothing that a pool on this backend can hold.
         """
-        if self.columns is not None:
+        if self.pool is not None:
             return
         spec = ObservationSpec(observation, self.keep_dtype)
-        for column in spec.columns.values():
-            engine.check_storable(column.stored)
+        for leaf in spec.fields.values():
+            engine.check_storable(leaf.dtype)
         spec.leaves(observation)
         self.spec = spec
 
     def allocate(self, observation=None) -> None:
-        """Make the columns, unless they are there already.
+        """Make the pool, unless it is there already.
 
         Args:
             observation: an example; None takes the one that was looked at.
 
         Raises:
-            PoolTooLarge: they do not fit; names the largest limit that does.
+            PoolTooLarge: it does not fit; names the largest limit that does.
         """
         if observation is not None:
             self.look_at(observation)
-        if self.columns is not None:
+        if self.pool is not None:
             return
-        layout = self._layout(self.spec, self._action or ring.Column("int32", ()))
+        layout = self._layout(self.spec, self._action or Field("int32", ()))
         budget = self.budget_bytes
         if budget is None:
             budget = engine.device_budget_bytes()
         if budget is None:
             budget = probes.free_for_pool()
         if budget is not None:
-            ring.check_fits(layout.limit, layout.row_bytes, budget)
+            check_fits(layout.limit, layout.row_bytes, budget)
         self._action = layout.action
         self.layout, self.ring = layout, ring.Ring(layout, self._span)
-        self.columns = {
-            name: engine.zeros((layout.capacity * layout.environments, *shape), dtype)
-            for name, (dtype, shape) in layout.columns().items()
-        }
+        self.pool = engine.zeros((layout.rows, layout.row_bytes), "uint8")
         self.wire = self._make_wire(layout)
         self._put, self._reader = engine.compile_put(self.wire.row), reader.Reader(layout)
 
     def _layout(self, spec, action):
-        return ring.Layout(
-            leaves=spec.columns,
+        return Layout(
+            leaves=spec.fields,
             action=action,
             limit=self.limit,
             window=self.window_length,
@@ -142,18 +137,13 @@ class DeviceMemory(Memory):
     def _make_wire(self, layout):
         fields = {"slot": ("int32", (1,)), "tail": ("int32", (1,)), "size": ("int32", (1,))}
         fields |= {"seed": ("uint32", ()), "draw": ("uint32", ())}
-        new = {name: f"new/{name}" for name in layout.columns()}
-        for name, (dtype, shape) in layout.columns().items():
-            fields[new[name]] = (dtype, (1, *shape))
+        fields["row"] = ("uint8", (1, layout.row_bytes))
         for name, leaf in layout.leaves.items():
             fields[f"see/{name}"] = (leaf.dtype, (layout.window, *leaf.shape))
-        wire = Wire(fields, new)
-        record, end = wire.view["new/record"][0], layout.action.row_bytes
-        self._new_action = record[:end].view(layout.action.dtype).reshape(layout.action.shape)
-        self._new_reward, self._new_flags = record[end : end + 4].view("float32"), record[-1:]
-        self._new_leaves = [
-            wire.view[f"new/{name}"].view(leaf.dtype) for name, leaf in layout.leaves.items()
-        ]
+        wire = Wire(fields)
+        new = {name: layout.view(wire.view["row"][0], name) for name in layout.fields}
+        self._new_action, self._new_reward, self._new_flags = new[ACTION], new[REWARD], new[FLAGS]
+        self._new_leaves = [new[f"leaf/{name}"] for name in layout.leaves]
         self._seen_leaves = [wire.view[f"see/{name}"] for name in layout.leaves]
         self._slot, self._tail, self._size = (wire.view[n] for n in ("slot", "tail", "size"))
         return wire
@@ -172,15 +162,15 @@ class DeviceMemory(Memory):
         self._new_action[...] = action
         slot, flags = self.ring.claim(start=start, ending=ending)
         for view, leaf in zip(self._new_leaves, leaves, strict=True):
-            view[0] = leaf
-        self._new_reward[0], self._new_flags[0], self._slot[0] = reward, flags, slot
+            view[...] = leaf
+        self._new_reward[...], self._new_flags[...], self._slot[0] = reward, flags, slot
         head, capacity = self.ring.heads[0], self.layout.capacity
         tail = head - capacity if head > capacity else 0
         self._tail[0], self._size[0] = tail % capacity, head - tail
 
     def store(self) -> None:
         """Store the staged row by a call of its own."""
-        self.columns = self._put(self.columns, self.wire)
+        self.pool = self._put(self.pool, self.wire)
 
     def remember(self, observation, terminal) -> None:
         """Note an observation for the window that acting sees; stores nothing."""
@@ -307,7 +297,7 @@ class DeviceMemory(Memory):
         rule = rule or transitions.Rule(span=self._span)
         offsets = np.full(batch_size, -1) if offsets is None else offsets
         counters, self._draws = (self.seed, self._draws), self._draws + 1
-        return self._reader(self.columns, self.ring.live(), counters, offsets, rule)
+        return self._reader(self.pool, self.ring.live(), counters, offsets, rule)
 
     def check_can_sample(self) -> None:
         """Raise EmptyPool unless a stored row can start a transition."""
@@ -338,12 +328,12 @@ class DeviceMemory(Memory):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the columns take on the device; 0 before the first row."""
+        """Bytes that the pool takes on the device; 0 before the first row."""
         return 0 if self.layout is None else self.layout.nbytes
 
     def _stored(self) -> dict:
         self.settle()
-        return reader.stored(self.columns, self.layout, self.ring.live())
+        return reader.stored(self.pool, self.layout, self.ring.live())
 
     @property
     def observations(self) -> list:

@@ -8,7 +8,7 @@ import numpy as np
 from keras import tree
 
 from kerasrl_gpu.errors import ObservationError
-from kerasrl_gpu.pool.ring import Column
+from kerasrl_gpu.pool.layout import Field
 
 
 def as_arrays(observation):
@@ -56,20 +56,20 @@ class ObservationSpec:
         keep_dtype: store float64 and 64-bit integers as they are.
 
     Attributes:
-        columns: leaf name -> Column, in the structure's order.
+        fields: leaf name -> Field, in the structure's order.
     """
 
     def __init__(self, observation, keep_dtype: bool = False):
         self._structure = as_arrays(observation)
         self.is_array = isinstance(self._structure, np.ndarray)
-        self.columns = {
-            name: Column.of(leaf, keep_dtype) for name, leaf in _named_leaves(self._structure)
+        self.fields = {
+            name: Field.of(leaf, keep_dtype) for name, leaf in _named_leaves(self._structure)
         }
-        self._shapes = [column.shape for column in self.columns.values()]
-        self._dtypes = [np.dtype(column.dtype) for column in self.columns.values()]
+        self._shapes = [field.shape for field in self.fields.values()]
+        self._dtypes = [np.dtype(field.dtype) for field in self.fields.values()]
 
     def leaves(self, observation, step: int | None = None, checked: bool = False) -> list:
-        """The observation's arrays in the order of `columns`.
+        """The observation's arrays in the order of `fields`.
 
         Args:
             observation: what the environment showed.

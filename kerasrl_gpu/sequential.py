@@ -5,11 +5,12 @@ from __future__ import annotations
 from kerasrl_gpu.keras_rl import SequentialMemory
 from kerasrl_gpu.memory import DeviceMemory
 from kerasrl_gpu.pool import ring
+from kerasrl_gpu.pool.layout import Field
 
 _DEQUES = ("observations", "actions", "rewards", "terminals")
 
 
-def take_over(memory: SequentialMemory, action: ring.Column, span: int = 1) -> DeviceMemory:
+def take_over(memory: SequentialMemory, action: Field, span: int = 1) -> DeviceMemory:
     """A DeviceMemory with the limit, window and contents of a SequentialMemory.
 
     Of filled deques the row after each terminal one is a final observation. The object handed in

@@ -80,7 +80,7 @@ class Trainer:
         if what:
             self._state = self.mirror.refresh(self._state)
         program = self.learner.step(memory, what)
-        self._state, memory.columns, out = program(self._state, memory.columns, memory.wire)
+        self._state, memory.pool, out = program(self._state, memory.pool, memory.wire)
         values = engine.to_host(out)
         if what:
             self.nb_updates += self._updates

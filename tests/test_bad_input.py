@@ -19,7 +19,6 @@ from kerasrl_gpu.errors import (
 )
 from kerasrl_gpu.keras_rl import Experience, Memory, Processor, SequentialMemory
 from kerasrl_gpu.policy import GreedyQPolicy
-from kerasrl_gpu.pool import ring
 
 NEVER = 10**9
 
@@ -439,14 +438,12 @@ def other():
 
 
 def contents(memory):
-    """column -> its stored rows, of a pool that has not wrapped yet."""
-    rows = slice(memory.nb_entries)
-    return {name: engine.to_host(column)[rows] for name, column in memory.columns.items()}
+    """field -> what its rows hold, of a pool that has not wrapped yet."""
+    return memory.layout.unpack(engine.to_host(memory.pool)[: memory.nb_entries])
 
 
 def last_reward(memory):
-    record = contents(memory)[ring.RECORD][-1]
-    return record[-5:-1].view(np.float32)[0]
+    return contents(memory)["reward"][-1]
 
 
 def assert_kept(memory, before):

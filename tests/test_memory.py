@@ -16,10 +16,10 @@ from gymnasium.wrappers import TimeLimit
 from kerasrl_gpu import DeviceMemory, DQNAgent, engine
 from kerasrl_gpu.errors import ArgumentError, EmptyPool, PoolTooLarge
 from kerasrl_gpu.keras_rl import Experience, Memory, SequentialMemory
-from kerasrl_gpu.pool import ring
+from kerasrl_gpu.pool.layout import Field
 
 NEVER = 10**9
-ONE_OF_256 = ring.Column("uint8", ())
+ONE_OF_256 = Field("uint8", ())
 
 
 def episodes(lengths, observe, seed=0):
@@ -222,8 +222,8 @@ def test_large_integers_keep_every_bit_of_32():
     assert [int(shown[0]) for shown in memory.observations] == values
 
 
-def buffers_nbytes(memory):
-    return {name: engine.to_host(column).nbytes for name, column in memory.columns.items()}
+def pool_nbytes(memory):
+    return engine.to_host(memory.pool).nbytes
 
 
 def test_a_frame_is_stored_once_whatever_the_window():
@@ -233,14 +233,14 @@ def test_a_frame_is_stored_once_whatever_the_window():
     assert memory.nbytes == 0
     filled(memory, [10] * 3, counting((84, 84), np.uint8))
     assert memory.nbytes == 100 * 7_062
-    assert memory.nbytes == sum(buffers_nbytes(memory).values())
+    assert memory.nbytes == pool_nbytes(memory)
 
 
 @pytest.mark.parametrize(
     "observation, action",
     [
         (np.zeros((8, 8), np.uint8), None),
-        (np.zeros(17), ring.Column("float32", (6,))),
+        (np.zeros(17), Field("float32", (6,))),
         ({"image": np.zeros((4, 4, 3), np.uint8), "pos": np.zeros(3), "mode": 2}, ONE_OF_256),
         ((np.zeros(2, np.float16), np.zeros((), bool)), ONE_OF_256),
     ],
@@ -252,10 +252,12 @@ def test_the_estimate_before_is_the_truth_afterwards(observation, action):
         memory.bind(action)
     estimate = memory.estimate(observation)
     assert memory.nbytes == 0
-    assert memory.columns is None
+    assert memory.pool is None
     memory.allocate(observation)
-    assert estimate["columns"] == buffers_nbytes(memory)
-    assert estimate["nbytes"] == memory.nbytes == sum(estimate["columns"].values())
+    assert estimate["nbytes"] == memory.nbytes == pool_nbytes(memory)
+    fields = memory.layout.unpack(engine.to_host(memory.pool))
+    assert estimate["fields"] == {name: array.nbytes for name, array in fields.items()}
+    assert estimate["nbytes"] == sum(estimate["fields"].values())
     assert memory.nbytes == 50 * estimate["row_bytes"]
     assert estimate["limit"] == 50
 
@@ -285,7 +287,7 @@ def test_the_hosts_own_memory_is_the_budget_where_none_is_given():
     memory = DeviceMemory(10**11)
     with pytest.raises(PoolTooLarge, match=r"GiB are free for the pool"):
         memory.allocate(np.zeros((84, 84), np.uint8))
-    assert memory.columns is None
+    assert memory.pool is None
 
 
 # Structured observations -----------------------------------------------------------------------
@@ -478,7 +480,7 @@ def test_a_memory_class_of_the_users_own_keeps_its_mind():
 
 def test_a_pool_serves_agents_of_one_kind_of_action_only():
     memory = DeviceMemory(40)
-    memory.bind(ring.Column("float32", (3,)))
+    memory.bind(Field("float32", (3,)))
     memory.append(np.zeros(1, np.float32), np.zeros(3), 0.0, False)
     with pytest.raises(ArgumentError, match="DeviceMemory of its own"):
         acting(memory)

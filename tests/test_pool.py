@@ -11,6 +11,7 @@ from oracle import Oracle, Row
 from kerasrl_gpu import engine
 from kerasrl_gpu.errors import ArgumentError, PoolTooLarge
 from kerasrl_gpu.pool import ring, transitions, uniform
+from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Field, Layout, check_fits
 from kerasrl_gpu.wire import Wire
 
 GAMMA = 0.5
@@ -19,9 +20,9 @@ DTYPES = ["uint8", "int8", "bool", "int16", "uint16", "int32", "uint32", "float1
 
 @cache
 def layout_of(dtype, shape, window, environments, capacity, cross):
-    return ring.Layout(
-        leaves={"observation": ring.Column(dtype, shape)},
-        action=ring.Column("uint8", ()),
+    return Layout(
+        leaves={"observation": Field(dtype, shape)},
+        action=Field("uint8", ()),
         limit=capacity * environments,
         window=window,
         environments=environments,
@@ -41,15 +42,12 @@ def compiled(layout, rule):
 
 
 def compile_for(layout, rule):
-    columns = layout.columns()
-    fields = {"slot": ("int32", (1,))}
-    fields |= {f"new/{name}": (dtype, (1, *shape)) for name, (dtype, shape) in columns.items()}
-    wire = Wire(fields, {name: f"new/{name}" for name in columns})
+    wire = Wire({"slot": ("int32", (1,)), "row": ("uint8", (1, layout.row_bytes))})
 
-    def read(columns, tail, size, environment, offset):
+    def read(pool, tail, size, environment, offset):
         live = ring.Live(tail, size)
-        batch = transitions.read(columns, layout, live, environment, offset, rule)
-        return batch, uniform.valid(columns, layout, live, environment, offset, rule.span)
+        batch = transitions.read(pool, layout, live, environment, offset, rule)
+        return batch, uniform.valid(pool, layout, live, environment, offset, rule.span)
 
     return wire, engine.compile_put(wire.row), engine.compile_read(read)
 
@@ -61,20 +59,16 @@ class Pool:
         self.layout, self.rule = layout, rule
         self.ring = ring.Ring(layout, rule.span)
         self.wire, self.put, self._read = compiled(layout, rule)
-        self.columns = {
-            name: engine.zeros((layout.capacity * layout.environments, *shape), dtype)
-            for name, (dtype, shape) in layout.columns().items()
-        }
+        self.pool = engine.zeros((layout.rows, layout.row_bytes), "uint8")
+        row = self.wire.view["row"][0]
+        self.new = {name: layout.view(row, name) for name in layout.fields}
 
     def add(self, environment, observation, action, reward, start=True, ending=0):
         slot, flags = self.ring.claim(environment, start=start, ending=ending)
         self.wire.view["slot"][0] = slot
-        leaf = self.layout.leaves["observation"]
-        self.wire.view["new/observation"].view(leaf.dtype)[0] = observation
-        record = self.wire.view["new/record"][0]
-        record[0], record[-1] = action, flags
-        record[1:5].view("float32")[0] = reward
-        self.columns = self.put(self.columns, self.wire)
+        self.new["leaf/observation"][...], self.new[ACTION][...] = observation, action
+        self.new[REWARD][...], self.new[FLAGS][...] = reward, flags
+        self.pool = self.put(self.pool, self.wire)
         return flags
 
     def read_all(self, environment):
@@ -83,7 +77,7 @@ class Pool:
         size = int(live.size[environment])
         offset = np.minimum(np.arange(self.layout.capacity), max(size - 1, 0)).astype(np.int32)
         chosen = np.full(len(offset), environment, np.int32)
-        batch, valid = self._read(self.columns, live.tail, live.size, chosen, offset)
+        batch, valid = self._read(self.pool, live.tail, live.size, chosen, offset)
         host = {
             key: engine.to_host(value["observation"] if isinstance(value, dict) else value)[:size]
             for key, value in batch.items()
@@ -213,9 +207,9 @@ def sampler(window, n, capacity, batch_size):
     """(layout, draw): compiled once for all histories."""
     layout = layout_of("uint8", (), window, 1, capacity, False)
 
-    def draw(columns, tail, size, number):
+    def draw(pool, tail, size, number):
         live = ring.Live(tail, size)
-        return uniform.sample(columns, layout, live, np.uint32(5), number, batch_size, n)
+        return uniform.sample(pool, layout, live, np.uint32(5), number, batch_size, n)
 
     return layout, engine.compile_read(draw)
 
@@ -228,7 +222,7 @@ def chi_square(lengths, window, n, capacity, batch_size=4096, draws=8):
         play(pool, oracle, 0, length, ring.TERMINATED, seed)
     live, counts = pool.ring.live(), np.zeros(capacity)
     for number in range(draws):
-        _, offset = draw(pool.columns, live.tail, live.size, np.uint32(number))
+        _, offset = draw(pool.pool, live.tail, live.size, np.uint32(number))
         counts += np.bincount(engine.to_host(offset), minlength=capacity)
     valid = np.array([oracle.is_valid(i, n) for i in range(len(oracle.rows))])
     assert counts[: len(valid)][~valid].sum() == 0
@@ -253,7 +247,7 @@ def test_draws_end_where_valid_rows_are_rare():
     for step in range(990):
         pool.add(0, step % 100, 0, 0.0, start=step == 700)
     live = pool.ring.live()
-    _, offset = draw(pool.columns, live.tail, live.size, np.uint32(0))
+    _, offset = draw(pool.pool, live.tail, live.size, np.uint32(0))
     np.testing.assert_array_equal(engine.to_host(offset), 700)
 
 
@@ -276,17 +270,17 @@ def test_ring_holds_exactly_the_newest_rows(limit, endings, window):
 def test_a_pool_that_does_not_fit_is_refused_with_the_limit_that_does():
     # 100 rows of 22 B are 2,200 B; 1,100 B hold 50
     with pytest.raises(PoolTooLarge, match="Pass limit=50 or less"):
-        ring.check_fits(100, 22, 1_100)
-    ring.check_fits(50, 22, 1_100)
+        check_fits(100, 22, 1_100)
+    check_fits(50, 22, 1_100)
 
 
 def test_bytes_a_transition_are_what_the_design_promises():
     # 84 * 84 + 1 + 4 + 1 = 7,062 at any window; 17 * 4 + 6 * 4 + 4 + 1 = 97
     frames = layout_of("uint8", (84, 84), 4, 1, 100, False)
     assert frames.row_bytes == 7_062
-    floats = ring.Layout(
-        leaves={"observation": ring.Column("float32", (17,))},
-        action=ring.Column("float32", (6,)),
+    floats = Layout(
+        leaves={"observation": Field("float32", (17,))},
+        action=Field("float32", (6,)),
         limit=100,
     )
     assert (floats.row_bytes, floats.nbytes) == (97, 9_700)

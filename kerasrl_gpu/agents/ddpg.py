@@ -14,7 +14,7 @@ from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.host import overrides
 from kerasrl_gpu.inputs import Inputs, action_index, build_on, check_is_keras, check_output
 from kerasrl_gpu.mirror import fresh_optimizer
-from kerasrl_gpu.pool.ring import Column
+from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.state import Network
 
 
@@ -208,7 +208,7 @@ class DDPGAgent(Agent):
         check_output(critic, (1,), "a DDPG's critic")
         if actor.built:
             self._settle_actor()
-        self._take_memory(Column("float32", (self.nb_actions,)))
+        self._take_memory(Field("float32", (self.nb_actions,)))
         self.random_process = random_process
         if hasattr(random_process, "seed"):
             random_process.seed(self.derived_seed(100))

@@ -15,7 +15,7 @@ from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.inputs import Inputs, build_on, check_is_keras, check_output
 from kerasrl_gpu.mirror import fresh_optimizer
 from kerasrl_gpu.policy import EpsGreedyQPolicy, GreedyQPolicy
-from kerasrl_gpu.pool.ring import Column
+from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.state import Network
 
 DUELING_TYPES = ("avg", "max", "naive")
@@ -184,7 +184,7 @@ class DQNAgent(Agent):
         self._optimizer, self._measures = None, []
         if model.built:
             self._settle_model()
-        self._take_memory(Column("uint8" if self.nb_actions <= 256 else "int32", ()))
+        self._take_memory(Field("uint8" if self.nb_actions <= 256 else "int32", ()))
         self.policy = EpsGreedyQPolicy() if policy is None else policy
         self.test_policy = GreedyQPolicy() if test_policy is None else test_policy
 

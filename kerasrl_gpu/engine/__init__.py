@@ -3,7 +3,7 @@
 State on JAX is arrays that a compiled call consumes and returns; on TensorFlow it is variables
 that a compiled call assigns. Either way a caller writes
 
-    state, columns, out = program(state, columns, wire)
+    state, pool, out = program(state, pool, wire)
 
 and keeps nothing of what it handed in.
 """
@@ -44,6 +44,7 @@ overwrite = _engine.overwrite
 publish = _engine.publish
 random_int = _engine.random_int
 take_rows = _engine.take_rows
+to_bytes = _engine.to_bytes
 to_host = _engine.to_host
 value_and_grad = _engine.value_and_grad
 zeros = _engine.zeros

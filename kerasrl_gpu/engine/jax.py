@@ -100,7 +100,7 @@ def value_and_grad(function):
 
 
 def zeros(shape, dtype):
-    """A pool column of zeros on the default device."""
+    """A pool of zeros on the default device."""
     return jnp.zeros(shape, dtype)
 
 
@@ -113,27 +113,26 @@ def check_storable(dtype: str) -> None:
         )
 
 
-def put_rows(columns, slots, rows):
-    """`columns` with row i32[K] of each replaced, in place when the columns are donated."""
+def put_rows(pool, slots, rows):
+    """`pool` with rows i32[K] replaced, in place when the pool is donated."""
     if slots.shape[0] == 1:
-        return {
-            name: jax.lax.dynamic_update_slice_in_dim(column, rows[name], slots[0], axis=0)
-            for name, column in columns.items()
-        }
-    return {
-        name: column.at[slots].set(rows[name], mode="promise_in_bounds", unique_indices=True)
-        for name, column in columns.items()
-    }
+        return jax.lax.dynamic_update_slice_in_dim(pool, rows, slots[0], axis=0)
+    return pool.at[slots].set(rows, mode="promise_in_bounds", unique_indices=True)
 
 
-def take_rows(column, slots):
-    """Rows of a column; every slot lies inside it."""
-    return column.at[slots].get(mode="promise_in_bounds")
+def take_rows(pool, slots):
+    """Rows of a pool; every slot lies inside it."""
+    return pool.at[slots].get(mode="promise_in_bounds")
 
 
 def bitcast(array, dtype):
     """The same bits under a dtype of the same width."""
     return array if array.dtype == dtype else jax.lax.bitcast_convert_type(array, dtype)
+
+
+def to_bytes(words):
+    """u32[n] as u8[4 n], lowest byte first."""
+    return jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(-1)
 
 
 def from_bytes(array, dtype, shape):
@@ -152,10 +151,29 @@ def counter(word, offset):
 
 
 def random_int(seed, draw, stream, shape, high):
-    """i32 `shape` drawn uniformly from 0..high-1, a pure function of u32 seed, draw and stream."""
-    words = jnp.stack([jnp.asarray(seed, jnp.uint32), jnp.asarray(draw, jnp.uint32)])
-    key = jax.random.wrap_key_data(words, impl="threefry2x32")
-    return jax.random.randint(jax.random.fold_in(key, stream), shape, 0, high, jnp.int32)
+    """i32 `shape` drawn uniformly from 0..high-1, a pure function of u32 seed, draw and stream.
+
+    Philox, of which XLA makes one kernel; jax.random's threefry is four loops on a CPU, 30 us.
+    """
+    seed, stream, draw, high = (
+        jnp.asarray(word).astype(jnp.uint32) for word in (seed, stream, draw, high)
+    )
+    # the generator counts its blocks up from the third word, so draw stands in the fourth
+    counter = jnp.stack([seed, stream, jnp.zeros_like(draw), draw])
+    algorithm = jax.lax.RandomAlgorithm.RNG_PHILOX
+    _, bits = jax.lax.rng_bit_generator(counter, (2, *shape), jnp.uint32, algorithm=algorithm)
+    # high times a 64-bit fraction: 32 random bits would favour some rows by up to high / 2**32
+    carry = _multiply_high(bits[1], high)
+    low = bits[0] * high + carry
+    return (_multiply_high(bits[0], high) + (low < carry)).astype(jnp.int32)
+
+
+def _multiply_high(a, b):
+    """The upper 32 bits of a product of u32 words, in 32-bit arithmetic."""
+    a_high, a_low, b_high, b_low = a >> 16, a & 0xFFFF, b >> 16, b & 0xFFFF
+    middle = a_high * b_low + (a_low * b_low >> 16)
+    other = a_low * b_high + (middle & 0xFFFF)
+    return a_high * b_high + (middle >> 16) + (other >> 16)
 
 
 def to_host(array) -> np.ndarray:
@@ -193,35 +211,35 @@ def compile_step(update, act, row, updates=1, convolutional=False):
     """One call a step: write the row, learn `updates` times, act.
 
     Args:
-        update: (state, columns, message, draw offset) -> (state, f32[M] metrics).
+        update: (state, pool, message, draw offset) -> (state, f32[M] metrics).
         act: (state, message) -> f32[A].
-        row: message -> (i32[K] slots, {column: rows}).
+        row: message -> (slots i32[K], rows u8[K, row bytes]).
         updates: how often to learn in this call; 0 writes and acts only.
         convolutional: unrolls the updates on a CPU, where XLA convolves six times slower inside
             a loop.
 
     Returns:
-        program(state, columns, wire) -> (state, columns, f32[A + M]); metrics are means over the
-        updates. State and columns are consumed.
+        program(state, pool, wire) -> (state, pool, f32[A + M]); metrics are means over the
+        updates. State and pool are consumed.
     """
 
     unroll = convolutional and jax.default_backend() == "cpu"
 
-    def step(state, columns, message):
-        columns = put_rows(columns, *row(message))
+    def step(state, pool, message):
+        pool = put_rows(pool, *row(message))
         if not updates:
-            return state, columns, act(state, message)
+            return state, pool, act(state, message)
         if updates == 1:
-            state, metrics = update(state, columns, message, 0)
+            state, metrics = update(state, pool, message, 0)
         else:
             state, every = jax.lax.scan(
-                lambda s, offset: update(s, columns, message, offset),
+                lambda s, offset: update(s, pool, message, offset),
                 state,
                 jnp.arange(updates, dtype=jnp.uint32),
                 unroll=unroll,
             )
             metrics = jnp.mean(every, axis=0)
-        return state, columns, jnp.concatenate([act(state, message), metrics])
+        return state, pool, jnp.concatenate([act(state, message), metrics])
 
     return _WireProgram(step, donate=(0, 1))
 
@@ -234,13 +252,13 @@ def compile_act(act, convolutional=False):
 class _Put(Program):
     """Nobody waits for a write, so it gets a buffer of its own: the host may fill the next one."""
 
-    def __call__(self, columns, wire):
-        return self._call(columns, wire.buffer.copy())
+    def __call__(self, pool, wire):
+        return self._call(pool, wire.buffer.copy())
 
 
 def compile_put(row):
-    """program(columns, wire) -> columns with the wire's row written; consumes them."""
-    return _Put(lambda columns, message: put_rows(columns, *row(message)), donate=(0,))
+    """program(pool, wire) -> pool with the wire's row written; consumes them."""
+    return _Put(lambda pool, message: put_rows(pool, *row(message)), donate=(0,))
 
 
 def compile_learn(update, convolutional=False):
@@ -254,7 +272,7 @@ def compile_infer(act, convolutional=False):
 
 
 def compile_read(read):
-    """program(columns, *arrays) -> what `read` returns; consumes nothing."""
+    """program(pool, *arrays) -> what `read` returns; consumes nothing."""
     return Program(read)
 
 
@@ -267,7 +285,7 @@ def cluster(function):
 
 
 def device() -> str:
-    """The device that columns are allocated on, as JAX names it."""
+    """The device that pools are allocated on, as JAX names it."""
     default = jax.config.jax_default_device or jax.local_devices()[0]
     return str(default)
 

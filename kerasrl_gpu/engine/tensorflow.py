@@ -1,8 +1,8 @@
 """The engine on TensorFlow: state and pool are variables that compiled calls read and assign.
 
-A pool column is touched by two operations only, ResourceGather and ResourceScatterUpdate: they
-alone work in place, copy nothing and have GPU kernels for every stored dtype. Rows are written in
-front of the compiled call, because XLA copies a captured variable that it writes.
+A pool is touched by two operations only, ResourceGather and ResourceScatterUpdate: they alone work
+in place, copy nothing and have GPU kernels for uint8. Rows are written in front of the compiled
+call, because XLA copies a captured variable that it writes.
 """
 
 from __future__ import annotations
@@ -102,29 +102,33 @@ def _store(state, new) -> None:
 
 
 def zeros(shape, dtype):
-    """A pool column of zeros on the default device."""
+    """A pool of zeros on the default device."""
     return tf.Variable(tf.zeros(shape, dtype), trainable=False)
 
 
 def check_storable(dtype: str) -> None:
-    """Nothing: every dtype that a column stores has kernels on CPU and GPU."""
+    """Nothing: TensorFlow has every dtype that a pool stores."""
 
 
-def put_rows(columns, slots, rows):
-    """Replace row i32[K] of each column, in place; returns the same columns."""
-    for name, column in columns.items():
-        tf.raw_ops.ResourceScatterUpdate(resource=column.handle, indices=slots, updates=rows[name])
-    return columns
+def put_rows(pool, slots, rows):
+    """Replace rows i32[K] of the pool, in place; returns the same pool."""
+    tf.raw_ops.ResourceScatterUpdate(resource=pool.handle, indices=slots, updates=rows)
+    return pool
 
 
-def take_rows(column, slots):
-    """Rows of a column; every slot lies inside it."""
-    return tf.gather(column, slots)
+def take_rows(pool, slots):
+    """Rows of a pool; every slot lies inside it."""
+    return tf.gather(pool, slots)
 
 
 def bitcast(array, dtype):
     """The same bits under a dtype of the same width."""
     return array if array.dtype == dtype else tf.bitcast(array, dtype)
+
+
+def to_bytes(words):
+    """u32[n] as u8[4 n], lowest byte first."""
+    return tf.reshape(tf.bitcast(words, tf.uint8), [-1])
 
 
 def from_bytes(array, dtype, shape):
@@ -200,20 +204,20 @@ class _Step(_Program):
         super().__init__(convolutional)
         self._update, self._act, self._row, self._updates = update, act, row, updates
 
-    def __call__(self, state, columns, wire):
-        put_rows(columns, wire.slots, wire.rows)
+    def __call__(self, state, pool, wire):
+        put_rows(pool, wire.view["slot"], wire.view["row"])
 
         def build(message):
             if not self._updates:
                 return self._act(_snapshot(state), message)
-            metrics = self._learn(state, columns, message)
+            metrics = self._learn(state, pool, message)
             return tf.concat([self._act(_snapshot(state), message), metrics], 0)
 
-        return state, columns, self._run((state, columns), build, tf.constant(wire.buffer))
+        return state, pool, self._run((state, pool), build, tf.constant(wire.buffer))
 
-    def _learn(self, state, columns, message):
+    def _learn(self, state, pool, message):
         def one(offset):
-            new, metrics = self._update(_snapshot(state), columns, message, offset)
+            new, metrics = self._update(_snapshot(state), pool, message, offset)
             _store(state, new)
             return metrics
 
@@ -233,16 +237,16 @@ def compile_step(update, act, row, updates=1, convolutional=False):
     """One call a step: write the row, learn `updates` times, act.
 
     Args:
-        update: (state, columns, message, draw offset) -> (state, f32[M] metrics).
+        update: (state, pool, message, draw offset) -> (state, f32[M] metrics).
         act: (state, message) -> f32[A].
-        row: nothing to TensorFlow, which writes `wire.rows` at `wire.slots` in front of the call.
+        row: nothing to TensorFlow, which writes the wire's row in front of the call.
         updates: how often to learn in this call; 0 writes and acts only.
         convolutional: on a CPU True leaves the call to TensorFlow's own kernels instead of XLA,
             whose convolutions are slower there.
 
     Returns:
-        program(state, columns, wire) -> (state, columns, f32[A + M]); metrics are means over the
-        updates. State and columns are consumed.
+        program(state, pool, wire) -> (state, pool, f32[A + M]); metrics are means over the
+        updates. State and pool are consumed.
     """
     return _Step(update, act, row, updates, convolutional)
 
@@ -269,12 +273,12 @@ class _Put:
 
     traces = 0
 
-    def __call__(self, columns, wire):
-        return put_rows(columns, wire.slots, wire.rows)
+    def __call__(self, pool, wire):
+        return put_rows(pool, wire.view["slot"], wire.view["row"])
 
 
 def compile_put(row):
-    """program(columns, wire) -> columns with the wire's row written; consumes them."""
+    """program(pool, wire) -> pool with the wire's row written; consumes them."""
     return _Put()
 
 
@@ -325,7 +329,7 @@ def compile_infer(act, convolutional=False):
 
 
 def compile_read(read):
-    """program(columns, *arrays) -> what `read` returns; consumes nothing."""
+    """program(pool, *arrays) -> what `read` returns; consumes nothing."""
     return tf.function(read, autograph=False, jit_compile=True)
 
 
@@ -341,7 +345,7 @@ def cluster(function):
 
 
 def device() -> str:
-    """The device that columns are allocated on, as TensorFlow names it."""
+    """The device that pools are allocated on, as TensorFlow names it."""
     return tf.zeros((), tf.uint8).device
 
 

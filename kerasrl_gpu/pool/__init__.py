@@ -1,1 +1,1 @@
-"""The replay pool: columns on the device, counters on the host, pure functions between them."""
+"""The replay pool: rows on the device, counters on the host, pure functions between them."""

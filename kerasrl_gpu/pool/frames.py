@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keras import ops
 
-from kerasrl_gpu import engine
+from kerasrl_gpu.pool.layout import Layout
 from kerasrl_gpu.pool.ring import FIRST
 
 
@@ -42,23 +42,22 @@ def advanced(inside, length):
     return ops.logical_or(taken, position >= window)
 
 
-def take(column, slots, inside, dtype: str):
-    """Stacks of rows with what lies outside the episode set to zero.
+def stacks(layout: Layout, rows, inside) -> dict:
+    """The observations of rows, with what lies outside the episode set to zero.
 
     Args:
-        column: stored[N, ...].
-        slots: i32[B, k].
+        rows: u8[B, k, row bytes], oldest first.
         inside: bool[B, k], or None where nothing needs to be masked.
-        dtype: what the stored bits mean.
 
     Returns:
-        `dtype`[B, k, ...]; the zeros have that dtype too.
+        {leaf: dtype[B, k, ...]}; the zeros have that dtype too.
     """
-    rows = engine.bitcast(engine.take_rows(column, slots), dtype)
-    return rows if inside is None else mask(rows, inside)
+    leaves = {name: layout.read(rows, f"leaf/{name}") for name in layout.leaves}
+    if inside is None:
+        return leaves
+    return {name: _mask(leaf, inside) for name, leaf in leaves.items()}
 
 
-def mask(rows, inside):
-    """`rows`[B, k, ...] with zeros of the same dtype where not `inside` bool[B, k]."""
-    inside = ops.reshape(inside, (*inside.shape, *[1] * (len(rows.shape) - 2)))
-    return ops.where(inside, rows, ops.zeros_like(rows))
+def _mask(leaf, inside):
+    inside = ops.reshape(inside, (*inside.shape, *[1] * (len(leaf.shape) - 2)))
+    return ops.where(inside, leaf, ops.zeros_like(leaf))

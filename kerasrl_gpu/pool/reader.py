@@ -7,7 +7,8 @@ from keras import ops
 
 from kerasrl_gpu import engine
 from kerasrl_gpu.pool import transitions, uniform
-from kerasrl_gpu.pool.ring import FINAL, RECORD, Layout, Live
+from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Layout
+from kerasrl_gpu.pool.ring import FINAL, Live
 
 
 class Reader:
@@ -20,11 +21,11 @@ class Reader:
     def __init__(self, layout: Layout):
         self._layout, self._programs = layout, {}
 
-    def __call__(self, columns, live: Live, counters, offsets, rule: transitions.Rule) -> dict:
+    def __call__(self, pool, live: Live, counters, offsets, rule: transitions.Rule) -> dict:
         """A batch on the device; see `transitions.read`.
 
         Args:
-            columns, live: the pool and its live rows.
+            pool, live: u8[N, row bytes] and its live rows.
             counters: (seed, draw), which the draw is a pure function of.
             offsets: i[B], rows after the oldest one of environment 0 to start from; those that
                 cannot start a transition, -1 for instance, are drawn.
@@ -34,30 +35,30 @@ class Reader:
             self._programs[rule] = engine.compile_read(self._read(rule))
         seed, draw = (np.uint32(counter % 2**32) for counter in counters)
         offsets = np.asarray(offsets).astype(np.int32)
-        return self._programs[rule](columns, live.tail, live.size, seed, draw, offsets)
+        return self._programs[rule](pool, live.tail, live.size, seed, draw, offsets)
 
     def _read(self, rule):
         layout = self._layout
 
-        def read(columns, tail, size, seed, draw, offsets):
+        def read(pool, tail, size, seed, draw, offsets):
             live = Live(tail, size)
             environment, drawn = uniform.sample(
-                columns, layout, live, seed, draw, offsets.shape[0], rule.span
+                pool, layout, live, seed, draw, offsets.shape[0], rule.span
             )
             asked = ops.clip(offsets, 0, size[0] - 1)
             first = ops.zeros_like(environment)
             fits = ops.logical_and(
-                uniform.valid(columns, layout, live, first, asked, rule.span),
+                uniform.valid(pool, layout, live, first, asked, rule.span),
                 ops.equal(offsets, asked),
             )
             environment = ops.where(fits, first, environment)
             offset = ops.where(fits, asked, drawn)
-            return transitions.read(columns, layout, live, environment, offset, rule)
+            return transitions.read(pool, layout, live, environment, offset, rule)
 
         return read
 
 
-def stored(columns, layout: Layout, live: Live) -> dict:
+def stored(pool, layout: Layout, live: Live) -> dict:
     """Every live row of environment 0 on the host, oldest first.
 
     Returns:
@@ -65,12 +66,10 @@ def stored(columns, layout: Layout, live: Live) -> dict:
         whether the row is an episode's last observation.
     """
     at = ((live.tail[0] + np.arange(live.size[0])) % layout.capacity).astype(np.int32)
-    rows = {name: engine.to_host(engine.take_rows(column, at)) for name, column in columns.items()}
-    record, end = rows.pop(RECORD), layout.action.row_bytes
-    action = np.ascontiguousarray(record[:, :end]).view(layout.action.dtype)
+    fields = layout.unpack(engine.to_host(engine.take_rows(pool, at)))
     return {
-        "leaves": {name: rows[name].view(leaf.dtype) for name, leaf in layout.leaves.items()},
-        "action": action.reshape(-1, *layout.action.shape),
-        "reward": np.ascontiguousarray(record[:, end : end + 4]).view("float32")[:, 0],
-        "final": record[:, -1] & FINAL != 0,
+        "leaves": {name: fields[f"leaf/{name}"] for name in layout.leaves},
+        "action": fields[ACTION],
+        "reward": fields[REWARD],
+        "final": fields[FLAGS] & FINAL != 0,
     }

@@ -6,14 +6,15 @@ from keras import ops
 
 from kerasrl_gpu import engine
 from kerasrl_gpu.pool import frames, nstep
-from kerasrl_gpu.pool.ring import FINAL, NOT_A_START, RECORD, Layout, Live, slots
+from kerasrl_gpu.pool.layout import FLAGS, Layout
+from kerasrl_gpu.pool.ring import FINAL, NOT_A_START, Live, slots
 
 # Draws before the next valid row is taken instead. Where half the rows are valid, one start in
 # 65,536 is chosen that way.
 ROUNDS = 16
 
 
-def valid(columns, layout: Layout, live: Live, environment, offset, span: int):
+def valid(pool, layout: Layout, live: Live, environment, offset, span: int):
     """Whether a transition can start in a row.
 
     It is no final observation and no row that `memory_interval` skips, its span is stored, and
@@ -30,7 +31,7 @@ def valid(columns, layout: Layout, live: Live, environment, offset, span: int):
     k = layout.window
     steps = ops.arange(1 - k, span + 1, dtype="int32")[None, :] + offset[:, None]
     at = slots(layout, live, environment[:, None], steps)
-    flags = engine.take_rows(columns[RECORD], at)[..., -1]
+    flags = layout.read(engine.take_rows(pool, at), FLAGS)
     size = ops.take(live.size, environment)
     final = ops.not_equal(ops.bitwise_and(flags[:, k:], FINAL), 0)
     length = nstep.length(ops.logical_and(final, steps[:, k:] < size[:, None]), span)
@@ -49,7 +50,7 @@ def _window_stored(layout, flags, steps):
     return ops.logical_not(ops.any(before_tail, axis=1))
 
 
-def sample(columns, layout: Layout, live: Live, seed, draw, batch_size: int, span: int = 1):
+def sample(pool, layout: Layout, live: Live, seed, draw, batch_size: int, span: int = 1):
     """Draw start rows, each valid row equally likely, with replacement.
 
     A draw that is not valid is drawn anew, at most ROUNDS times; then the next valid row is taken.
@@ -71,7 +72,7 @@ def sample(columns, layout: Layout, live: Live, seed, draw, batch_size: int, spa
         return environment, rank - (ops.take(ends, environment) - ops.take(live.size, environment))
 
     def is_valid(rank):
-        return valid(columns, layout, live, *place(rank), span)
+        return valid(pool, layout, live, *place(rank), span)
 
     def again(round_, rank, ok):
         fresh = engine.random_int(seed, draw, round_, (batch_size,), total)
