@@ -93,13 +93,15 @@ class Agent(keras_rl.Agent):
         self.seed = int(np.random.randint(2**31) if seed is None else seed)  # noqa: NPY002
         self.compiled, self.stop_training, self.stop_reason = False, False, None
         self.in_loop = False  # inside fit or test: `loop` sets it
-        self.truncated = False  # whether the step that ends here ran out of time: `loop` sets it
+        # of the step that ends here, set by `loop`: whether time ran out, and what is seen next
+        self.truncated, self.upcoming = False, None
         self.recent_observation = self.recent_action = None
         self._given_memory, self.memory = memory, None
         self._trainer, self._prepared = None, False
         self._acts_separately = self._learns_on_host = False
         self._nb_runs, self._ended = 0, False
-        self._seeded, self._warned_small, self._open = seed is not None, False, None
+        self._seeded, self._enough, self._open = seed is not None, False, None
+        self._shown = None  # the observation that the running call answers
 
     # The memory and the compiled calls ------------------------------------------------------------
 
@@ -202,7 +204,11 @@ class Agent(keras_rl.Agent):
             self._trainer.publish()
 
     def take_weights(self) -> None:
-        """Take what the user's models hold, if anybody changed it since the last sync."""
+        """Take what the user's models hold, if anybody changed it since the last sync.
+
+        Who sets weights while `fit` runs calls this, and the next action goes by them.
+        """
+        self._shown = None  # what the old weights said about it does not count
         if self._trainer is not None:
             self._trainer.take_weights()
 
@@ -217,6 +223,11 @@ class Agent(keras_rl.Agent):
 
     def _advance(self, observation) -> np.ndarray:
         """What the networks say to an observation, after the queued row and update: f32[A]."""
+        shown, self._shown = self._shown, None
+        if shown is not None:
+            answer = self._trainer.answer()  # also where it is not asked for: the wire is in use
+            if shown is observation:
+                return answer
         if not self.in_loop:
             self.take_weights()
         self.memory.see(observation, self.step, checked=self.in_loop)
@@ -263,14 +274,14 @@ class Agent(keras_rl.Agent):
         """
         if not self.compiled:
             raise NotCompiled(_COMPILE_FIRST)
-        closing, names = self._ended, self.metrics_names
+        closing = self._ended
         self._record(reward, terminal)
         nothing = [math.nan] * (1 + len(self._measures)) + tail
         if not self.training or closing:
-            return Metrics(names, self.flush, nothing)
+            return Metrics(len(nothing), self.flush, nothing)
         what = self._what() if self.step % self.train_interval == 0 else ()
         hard = self.target_model_update >= 1 and self.step % self.target_model_update == 0
-        metrics = Metrics(names, self.flush, None if what else nothing)
+        metrics = Metrics(len(nothing), self.flush, None if what else nothing)
         if not self.on_pool or self._learns_on_host:  # no look yet where nobody called `forward`
             self._learn_on_host(what, hard, lambda numbers: metrics.fill(numbers + tail))
             return metrics
@@ -281,6 +292,10 @@ class Agent(keras_rl.Agent):
         )
         if not self.in_loop:
             self.flush()
+        elif self.upcoming is not None and not self._acts_separately:
+            self._shown, self.upcoming = self.upcoming, None
+            self.memory.see(self._shown, self.step, checked=True)
+            self._trainer.launch()
         return metrics
 
     def _check_can_sample(self) -> None:
@@ -289,13 +304,13 @@ class Agent(keras_rl.Agent):
         except EmptyPool:
             self.memory.store()  # the row that came with this step is not lost
             raise
-        if not self._warned_small and self.memory.nb_entries < self.batch_size:
-            self._warned_small = True
+        if not self._enough and self.memory.nb_entries < self.batch_size:
             warnings.warn(
                 f"{self.memory.nb_entries} rows are stored, fewer than batch_size="
                 f"{self.batch_size}: batches repeat rows. A longer nb_steps_warmup avoids it.",
                 stacklevel=4,
             )
+        self._enough = True  # or warned of: rows never become fewer
 
     def _learn_on_host(self, what, hard, done) -> None:
         """Learn from what the memory's own `sample` gives, as keras-rl does."""

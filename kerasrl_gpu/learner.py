@@ -32,12 +32,15 @@ class Learner:
     @property
     def traces(self) -> dict:
         """Program -> how often it was traced; 1 each while no shape changes."""
-        return {name: program.traces for name, program in self._programs.items()}
+        return {
+            f"{call} {what}" if what else call: program.traces
+            for (call, what), program in self._programs.items()
+        }
 
-    def _compiled(self, name, make):
-        program = self._programs.get(name)
+    def _compiled(self, call, make, what=()):
+        program = self._programs.get((call, what))
         if program is None:
-            program = self._programs[name] = make()
+            program = self._programs[call, what] = make()
         return program
 
     def act(self, memory):
@@ -57,7 +60,7 @@ class Learner:
             what: which networks learn; falsy writes and acts only.
         """
         return self._compiled(
-            f"step {what}" if what else "write",
+            "step" if what else "write",
             lambda: engine.compile_step(
                 self._learn_from_pool(memory, what) if what else None,
                 self._act_on_wire(memory),
@@ -65,13 +68,15 @@ class Learner:
                 updates=self._updates if what else 0,
                 convolutional=self._convolutional,
             ),
+            what,
         )
 
     def learn(self, what):
         """program(state, batch of host arrays) -> (state, f32[M])."""
         return self._compiled(
-            f"learn {what}",
+            "learn",
             lambda: engine.compile_learn(self._update(what), convolutional=self._convolutional),
+            what,
         )
 
     def infer(self):

@@ -153,7 +153,7 @@ class _Run:
         seen, reward, ended, truncated, info = self._act(action)
         if not ended and self.max_steps and self.episode_step >= self.max_steps - 1:
             ended = truncated = True
-        agent.truncated = truncated
+        agent.truncated, agent.upcoming = truncated, None if ended else seen
         metrics = agent.backward(reward, terminal=ended)
         self.observation = seen  # not before: a step that is broken off did not happen
         self.episode_reward += reward

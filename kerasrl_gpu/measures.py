@@ -64,15 +64,15 @@ class Metrics(Sequence):
     """The numbers of one update, brought over from the device when somebody first reads them.
 
     Args:
-        names: what the numbers are called; `len` needs no device call.
+        size: how many numbers there are; `len` needs no device call.
         flush: runs the queued update, which then calls `fill`.
         values: the numbers, if they are known already.
     """
 
-    __slots__ = ("_flush", "_names", "_values")
+    __slots__ = ("_flush", "_size", "_values")
 
-    def __init__(self, names, flush, values=None):
-        self._names, self._flush, self._values = names, flush, values
+    def __init__(self, size: int, flush, values=None):
+        self._size, self._flush, self._values = size, flush, values
 
     @property
     def ready(self) -> bool:
@@ -88,7 +88,7 @@ class Metrics(Sequence):
         return self._values
 
     def __len__(self):
-        return len(self._names)
+        return self._size
 
     def __getitem__(self, index):
         return self._read()[index]

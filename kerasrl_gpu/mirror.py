@@ -32,7 +32,7 @@ class Mirror:
             name: engine.Optimizer(optimizer, self._variables[name][0])
             for name, optimizer in optimizers.items()
         }
-        self._schedules = {name: _schedule_of(one) for name, one in optimizers.items()}
+        self._rates = {name: _rate_of(one) for name, one in optimizers.items()}
         self._published, self._seen = None, {}
 
     def start(self) -> TrainState:
@@ -67,22 +67,29 @@ class Mirror:
         self._note(taken if state is self._published else None)
         return taken
 
-    def refresh(self, state: TrainState) -> TrainState:
-        """The state with learning rates that somebody set on the Keras optimizers.
+    def rates_changed(self) -> bool:
+        """Whether somebody set a learning rate on a Keras optimizer; asked before every update.
 
         Raises:
             ArgumentError: a number gave way to a schedule, or the other way round.
         """
+        changed = False
         for name, optimizer in self.optimizers.items():
-            if _schedule_of(optimizer.keras) is not self._schedules[name]:
+            if _rate_of(optimizer.keras) is not self._rates[name]:
                 raise ArgumentError(
                     f"the {name}'s learning rate became another schedule while it was in use; "
                     "call agent.compile(optimizer) with the new one."
                 )
-            slots = optimizer.refresh(state.slots[name])
-            if slots is not state.slots[name]:
-                state = state._replace(slots={**state.slots, name: slots})
-        return state
+            changed = changed or optimizer.outdated
+        return changed
+
+    def refresh(self, state: TrainState) -> TrainState:
+        """The state with the learning rates that the Keras optimizers have now."""
+        slots = {
+            name: optimizer.refresh(state.slots[name])
+            for name, optimizer in self.optimizers.items()
+        }
+        return state._replace(slots=slots)
 
     def copy_targets(self, state: TrainState) -> TrainState:
         """The state with every target equal to its network."""
@@ -106,10 +113,9 @@ class Mirror:
         self._seen = {name: self._held(name) for name in self._variables}
 
 
-def _schedule_of(optimizer):
-    """The learning-rate schedule that compiled calls have traced; None for a number."""
-    rate = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
-    return None if isinstance(rate, keras.Variable) else rate
+def _rate_of(optimizer):
+    """The learning rate's variable, or the schedule, that compiled calls have traced."""
+    return getattr(optimizer, "inner_optimizer", optimizer)._learning_rate
 
 
 def fresh_optimizer(optimizer):

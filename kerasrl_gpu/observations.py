@@ -151,6 +151,8 @@ def as_reward(reward, step: int | None = None) -> float:
     Raises:
         ObservationError: it is no number, or NaN.
     """
+    if type(reward) is float and reward == reward:
+        return reward
     try:
         number = float(reward if np.ndim(reward) == 0 else np.asarray(reward).item())
     except (TypeError, ValueError):

@@ -12,8 +12,9 @@ from kerasrl_gpu.state import TrainState
 class Trainer:
     """Holds the one current TrainState and runs a `Learner`'s programs on it.
 
-    A step that is queued runs together with the next `act`, in one device call, or when somebody
-    asks for the state.
+    A step is queued; it runs together with the next `act`, in one device call, or when somebody
+    asks for the state. Where the next observation is known already, `launch` starts that call, and
+    the host goes on until it needs the answer.
 
     Args:
         mirror: the user's Keras objects.
@@ -25,12 +26,14 @@ class Trainer:
         self.mirror, self.learner = mirror, None
         self.nb_updates = 0
         self._seed, self._updates = seed, updates
-        self._state, self._queued = mirror.start(), None
+        self._state = mirror.start()
+        self._queued = self._running = self._values = None
 
     @property
     def state(self) -> TrainState:
         """The state with all queued work done. The next call consumes it: keep no copy."""
         self.flush()
+        self._state = engine.unpack(self._state)
         return self._state
 
     def publish(self) -> None:
@@ -47,9 +50,10 @@ class Trainer:
 
     def act(self, memory) -> np.ndarray:
         """What the networks say to the state in the memory's wire, f32[A], after queued work."""
-        if self._queued is not None:
-            return self._run()
-        return engine.to_host(self.learner.act(memory)(self._state, memory.wire))
+        if self._queued is None:
+            return engine.to_host(self.learner.act(memory)(self.state, memory.wire))
+        self.launch()
+        return self.answer()
 
     def infer(self, seen) -> np.ndarray:
         """What the networks say to observations on the host, f32[B, A]."""
@@ -70,30 +74,41 @@ class Trainer:
             counters["draw"][...] = self.nb_updates % 2**32
         self._queued = (memory, what, done, copy_targets)
 
-    def flush(self) -> None:
-        """Run what is queued; nothing if there is none."""
-        if self._queued is not None:
-            self._run()
-
-    def _run(self) -> np.ndarray:
+    def launch(self) -> None:
+        """Start what is queued, with the state in the memory's wire to act on."""
         (memory, what, done, copy_targets), self._queued = self._queued, None
-        if what:
-            self._state = self.mirror.refresh(self._state)
+        if what and self.mirror.rates_changed():
+            self._state = self.mirror.refresh(engine.unpack(self._state))
         program = self.learner.step(memory, what)
         self._state, memory.pool, out = program(self._state, memory.pool, memory.wire)
-        values = engine.to_host(out)
+        self._running = (out, done if what else None)
         if what:
             self.nb_updates += self._updates
+        if copy_targets:
+            self.copy_targets()
+
+    def answer(self) -> np.ndarray:
+        """What the networks said in the last call that was launched, f32[A]."""
+        self.flush()
+        return self._values
+
+    def flush(self) -> None:
+        """Run what is queued and wait for what runs; nothing if there is none."""
+        if self._queued is not None:
+            self.launch()
+        if self._running is None:
+            return
+        (out, done), self._running = self._running, None
+        values = engine.to_host(out)
+        if done is not None:
             cut = len(values) - self.learner.nb_metrics
             done(values[cut:].tolist())
             values = values[:cut]
-        if copy_targets:
-            self.copy_targets()
-        return values
+        self._values = values
 
     def learn(self, what, batch) -> list:
         """One update from a batch on the host; the update's numbers."""
-        self._state = self.mirror.refresh(self.state)
-        self._state, numbers = self.learner.learn(what)(self._state, batch)
+        state = self.mirror.refresh(self.state) if self.mirror.rates_changed() else self.state
+        self._state, numbers = self.learner.learn(what)(state, batch)
         self.nb_updates += 1
         return engine.to_host(numbers).tolist()

@@ -490,7 +490,7 @@ def test_a_bad_observation_is_named_and_costs_nothing(agent, stored, observation
         agent.fit(Count(3, at=at, observation=observation), 50, verbose=0)
     assert_kept(agent.memory, before)
     # what came before it is there: an episode of 3 steps with its end, and the next one's first
-    rows = contents(agent.memory)["observation"][len(before["observation"]) :, 0]
+    rows = contents(agent.memory)["leaf/observation"][len(before["leaf/observation"]) :, 0]
     assert "0 1 2 3 0" in " ".join(f"{value:g}" for value in rows)
     assert_goes_on(agent, before)
 
@@ -532,7 +532,7 @@ def test_a_bad_observation_in_a_repeated_action_is_named(other):
     assert_kept(other.memory, before)
     other.fit(Count(9), 1, verbose=0)
     # step 1 began at 2, where its episode is closed; then the next one's start
-    np.testing.assert_array_equal(contents(other.memory)["observation"][-3:, 0], [0, 2, 0])
+    np.testing.assert_array_equal(contents(other.memory)["leaf/observation"][-3:, 0], [0, 2, 0])
 
 
 def test_numbers_in_forms_that_fit_are_taken(other):
@@ -541,7 +541,7 @@ def test_numbers_in_forms_that_fit_are_taken(other):
         assert last_reward(other.memory) == 2
     for observation in ([4], np.array([4.0]), np.array([4], np.uint8)):
         other.fit(Count(3, at=0, observation=observation), 2, verbose=0)
-        assert contents(other.memory)["observation"][-1, 0] == 4
+        assert contents(other.memory)["leaf/observation"][-1, 0] == 4
 
 
 def test_what_others_raise_comes_through(agent, stored):

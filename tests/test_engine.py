@@ -159,10 +159,10 @@ def test_draws_are_uniform_over_their_range():
 @pytest.mark.parametrize("a", [0, 1, 0xFFFF, 0x1_0000, 0x9E37_79B9, 0xFFFF_FFFF])
 @pytest.mark.parametrize("b", [1, 6, 0xFFFF, 0x1_0001, 1_000_000, 0x7FFF_FFFF, 0xFFFF_FFFF])
 def test_jax_multiplies_32_bits_by_32_bits(a, b):
-    from kerasrl_gpu.engine import jax as on_jax
+    from kerasrl_gpu.engine.jax import arrays
 
     words = ops.convert_to_tensor(np.uint32([a, b]))
-    assert int(on_jax._multiply_high(words[0], words[1])) == a * b >> 32
+    assert int(arrays._multiply_high(words[0], words[1])) == a * b >> 32
 
 
 # Gradients and compiled calls ---------------------------------------------------------------------
@@ -199,6 +199,33 @@ def counting(updates):
     program = engine.compile_step(update if updates else None, act, wire.row, updates=updates)
     weights = Weights(engine.adopt([keras.Variable(np.float32(0))]), [])
     return program, TrainState({"w": weights}, {}, {}), engine.zeros((4, 1), "uint8"), wire
+
+
+def odd_state(fill, units=3):
+    """A state of small and large arrays of three dtypes, scalars and an empty list."""
+    shapes = [(2, units), (units,), (200, 200), ()]
+    leaves = [keras.ops.full(shape, fill + i, "float32") for i, shape in enumerate(shapes)]
+    seeds = [keras.ops.full((2,), 7, "uint32"), keras.ops.full((), fill, "int32")]
+    weights = Weights(leaves, seeds)
+    return TrainState({"a": weights, "b": weights}, {"a": Weights(leaves, [])}, {"a": [*leaves]})
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="TensorFlow packs nothing")
+def test_a_packed_state_comes_back_bit_for_bit():
+    from kerasrl_gpu.engine.jax.packing import pack
+
+    packed = pack(odd_state(1))
+    # online: f32 and u32 joined, two large, two times two scalars; target, slots: f32, large, one
+    assert len(packed.arrays) == (2 + 2 + 4) + 3 + 3
+    assert pack(packed) is packed
+    for fill in (1, 5):
+        state, packed = odd_state(fill), pack(odd_state(fill))
+        got, want = keras.tree.flatten(engine.unpack(packed)), keras.tree.flatten(state)
+        for one, other in zip(got, want, strict=True):
+            assert (one.dtype, one.shape) == (other.dtype, other.shape)
+            np.testing.assert_array_equal(one, other)
+    assert pack(odd_state(1)).plan == packed.plan != pack(odd_state(1, units=4)).plan
+    assert hash(pack(odd_state(1)).plan) == hash(packed.plan)
 
 
 @pytest.mark.parametrize("updates", [1, 4])
@@ -244,6 +271,7 @@ def test_a_counter_wraps_with_its_word():
 
 def leaves_of(state):
     """Every array of a state with the network "model", on the host."""
+    state = engine.unpack(state)
     online, target = state.online["model"], state.target["model"]
     every = [*online.trainable, *online.non_trainable, *target.trainable]
     every += [*target.non_trainable, *state.slots["model"]]

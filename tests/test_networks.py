@@ -438,6 +438,47 @@ def test_weights_set_before_fit_and_before_test_are_the_ones_that_act(walked):
     assert env.actions == [1] * 6
 
 
+class Compare(GreedyQPolicy):
+    """Keeps what it is given beside what the networks say when asked at that moment."""
+
+    def __init__(self, agent):
+        super().__init__()
+        self.of, self.given, self.asked = agent, [], []
+
+    def select_action(self, q_values):
+        self.given.append(np.array(q_values))
+        observation = self.of.env.at, 1 + self.of.env.time / 6
+        state = self.of.memory.get_recent_state(f32(observation))
+        self.asked.append(self.of.compute_q_values(state))
+        return super().select_action(q_values=q_values)
+
+
+class Meddler(Callback):
+    """Reads metrics at some steps, sets weights at others."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.own = model
+
+    def on_step_end(self, episode_step, logs=None):
+        if episode_step % 2:
+            list(logs["metrics"])
+        if episode_step == 3:
+            self.own.set_weights([f32([[0, 0], [episode_step, self.model.step]])])
+            self.model.take_weights()
+
+
+def test_actions_go_by_the_newest_weights_whatever_callbacks_do():
+    agent, model = walker()
+    agent.policy = policy = Compare(agent)
+    agent.env = Walk()
+    agent.fit(agent.env, nb_steps=20, verbose=0, callbacks=[Meddler(model)])
+    assert len(policy.given) == 20
+    np.testing.assert_allclose(policy.given, policy.asked, rtol=1e-6)
+    # set at step 3 of the last episode, learned from once: still close to what was set
+    assert abs(policy.given[16] - f32([3, 15]) * (1 + 4 / 6)).max() < 5
+
+
 def test_weights_set_between_compile_and_fit_are_the_ones_that_act():
     agent, model = walker()
     agent.nb_steps_warmup = 10**6

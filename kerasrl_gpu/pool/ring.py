@@ -68,7 +68,8 @@ class Ring:
 
     def tail(self, environment: int = 0) -> int:
         """Position of the oldest live row."""
-        return max(0, self.heads[environment] - self.layout.capacity)
+        beyond = self.heads[environment] - self.layout.capacity
+        return beyond if beyond > 0 else 0
 
     def __len__(self) -> int:
         return sum(min(head, self.layout.capacity) for head in self.heads)
@@ -142,7 +143,7 @@ class Ring:
 
         The newest start is the last one that the tail reaches, so it alone decides.
         """
-        return any(
-            newest is not None and newest >= self.tail(environment)
-            for environment, newest in enumerate(self._newest)
-        )
+        for environment, newest in enumerate(self._newest):
+            if newest is not None and newest >= self.tail(environment):
+                return True
+        return False

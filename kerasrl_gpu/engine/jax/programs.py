@@ -1,0 +1,131 @@
+"""Compiled calls. State and pool are donated to every one that writes them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from kerasrl_gpu.engine.jax.arrays import put_rows
+from kerasrl_gpu.engine.jax.packing import Packed, pack
+
+
+class Program:
+    """A compiled function that counts how often it was traced."""
+
+    def __init__(self, function, donate=()):
+        self.traces = 0
+
+        def traced(*args):
+            self.traces += 1
+            return function(*args)
+
+        self._call = jax.jit(traced, donate_argnums=donate)
+
+    def __call__(self, *args):
+        return self._call(*args)
+
+
+class _Step:
+    """A step's program; between two of them the state stays packed."""
+
+    def __init__(self, step):
+        self._step, self._plan, self._program = step, None, None
+
+    @property
+    def traces(self) -> int:
+        return 0 if self._program is None else self._program.traces
+
+    def __call__(self, state, pool, wire):
+        arrays, plan = pack(state)
+        if plan is not self._plan and plan != self._plan:
+            self._plan, self._program = plan, self._compile(plan)
+        arrays, pool, out = self._program(arrays, pool, wire.buffer)
+        return Packed(arrays, self._plan), pool, out
+
+    def _compile(self, plan):
+        def on_arrays(arrays, pool, message):
+            state, pool, out = self._step(plan.split(arrays), pool, message)
+            return plan.join(state), pool, out
+
+        return Program(on_arrays, donate=(0, 1))
+
+
+class _WireProgram(Program):
+    """A program whose last argument is a wire: what travels is its one buffer."""
+
+    def __call__(self, *args):
+        return self._call(*args[:-1], args[-1].buffer)
+
+
+def compile_step(update, act, row, updates=1, convolutional=False):
+    """One call a step: write the row, learn `updates` times, act.
+
+    Args:
+        update: (state, pool, message, draw offset) -> (state, f32[M] metrics).
+        act: (state, message) -> f32[A].
+        row: message -> (slots i32[K], rows u8[K, row bytes]).
+        updates: how often to learn in this call; 0 writes and acts only.
+        convolutional: unrolls the updates on a CPU, where XLA convolves six times slower inside
+            a loop.
+
+    Returns:
+        program(state, pool, wire) -> (state, pool, f32[A + M]); metrics are means over the
+        updates. State and pool are consumed; the state may come packed, and comes back so.
+    """
+
+    unroll = convolutional and jax.default_backend() == "cpu"
+
+    def step(state, pool, message):
+        pool = put_rows(pool, *row(message))
+        if not updates:
+            return state, pool, act(state, message)
+        if updates == 1:
+            state, metrics = update(state, pool, message, 0)
+        else:
+            state, every = jax.lax.scan(
+                lambda s, offset: update(s, pool, message, offset),
+                state,
+                jnp.arange(updates, dtype=jnp.uint32),
+                unroll=unroll,
+            )
+            metrics = jnp.mean(every, axis=0)
+        return state, pool, jnp.concatenate([act(state, message), metrics])
+
+    return _Step(step)
+
+
+def compile_act(act, convolutional=False):
+    """program(state, wire) -> f32[A]; consumes nothing."""
+    return _WireProgram(act)
+
+
+class _Put(Program):
+    """Nobody waits for a write, so it gets a buffer of its own: the host may fill the next one."""
+
+    def __call__(self, pool, wire):
+        return self._call(pool, wire.buffer.copy())
+
+
+def compile_put(row):
+    """program(pool, wire) -> pool with the wire's row written; consumes them."""
+    return _Put(lambda pool, message: put_rows(pool, *row(message)), donate=(0,))
+
+
+def compile_learn(update, convolutional=False):
+    """program(state, batch of host arrays) -> (state, f32[M] metrics); consumes the state."""
+    return Program(update, donate=(0,))
+
+
+def compile_infer(act, convolutional=False):
+    """program(state, seen as host arrays) -> f32[B, A]; consumes nothing."""
+    return Program(act)
+
+
+def compile_read(read):
+    """program(pool, *arrays) -> what `read` returns; consumes nothing."""
+    return Program(read)
+
+
+def cluster(function):
+    """`function`: what JAX compiles is one kernel already."""
+    return function

@@ -1,0 +1,91 @@
+"""Pools, their rows and bytes, random numbers, and the device that they are on."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+
+def zeros(shape, dtype):
+    """A pool of zeros on the default device."""
+    return tf.Variable(tf.zeros(shape, dtype), trainable=False)
+
+
+def check_storable(dtype: str) -> None:
+    """Nothing: TensorFlow has every dtype that a pool stores."""
+
+
+def put_rows(pool, slots, rows):
+    """Replace rows i32[K] of the pool, in place; returns the same pool."""
+    tf.raw_ops.ResourceScatterUpdate(resource=pool.handle, indices=slots, updates=rows)
+    return pool
+
+
+def take_rows(pool, slots):
+    """Rows of a pool; every slot lies inside it."""
+    return tf.gather(pool, slots)
+
+
+def bitcast(array, dtype):
+    """The same bits under a dtype of the same width."""
+    return array if array.dtype == dtype else tf.bitcast(array, dtype)
+
+
+def to_bytes(words):
+    """u32[n] as u8[4 n], lowest byte first."""
+    return tf.reshape(tf.bitcast(words, tf.uint8), [-1])
+
+
+def from_bytes(array, dtype, shape):
+    """u8[..., n] as `dtype`[..., *shape], where n bytes hold that shape."""
+    dtype, lead = tf.as_dtype(dtype), tf.shape(array)[:-1]
+    if array.shape[:-1].is_fully_defined():
+        lead = array.shape[:-1].as_list()
+    tail = [*shape] if dtype.size == 1 else [*shape, dtype.size]
+    array = tf.reshape(array, tf.concat([lead, tail], 0) if tf.is_tensor(lead) else [*lead, *tail])
+    if dtype == tf.bool:
+        return tf.cast(array, tf.bool)
+    return array if dtype == tf.uint8 else tf.bitcast(array, dtype)
+
+
+def counter(word, offset):
+    """A u32 counter read from a wire, moved on by `offset`; wraps."""
+    return (tf.cast(word, tf.int64) + tf.cast(offset, tf.int64)) % 2**32
+
+
+def random_int(seed, draw, stream, shape, high):
+    """i32 `shape` drawn uniformly from 0..high-1, a pure function of u32 seed, draw and stream."""
+    seed, draw, stream = (tf.cast(word, tf.int64) for word in (seed, draw, stream))
+    counter = tf.stack([seed, draw * 2**16 + stream])
+    # 64 random bits a draw: 32 would favour low rows by up to high / 2**32
+    drawn = tf.random.stateless_uniform(
+        shape, counter, minval=0, maxval=tf.cast(high, tf.int64), dtype=tf.int64, alg="philox"
+    )
+    return tf.cast(drawn, tf.int32)
+
+
+def to_host(array) -> np.ndarray:
+    """A NumPy array of the values; waits for the device."""
+    return array.numpy()
+
+
+def device() -> str:
+    """The device that pools are allocated on, as TensorFlow names it."""
+    return tf.zeros((), tf.uint8).device
+
+
+def device_budget_bytes() -> int | None:
+    """Bytes that can still be allocated there; None on a CPU and where nobody can say."""
+    name = device()
+    if "GPU" not in name:
+        return None
+    limits = [config.memory_limit for config in _logical_gpus() if config.memory_limit]
+    if not limits:
+        return None
+    in_use = tf.config.experimental.get_memory_info("GPU:0")["current"]
+    return limits[0] * 2**20 - in_use
+
+
+def _logical_gpus():
+    gpus = tf.config.list_physical_devices("GPU")
+    return tf.config.get_logical_device_configuration(gpus[0]) or [] if gpus else []
