@@ -4,18 +4,22 @@ A side is a process, not a callable: JAX, TensorFlow, PyTorch and keras-rl2's ol
 share one. So a row lists commands, and the runner takes them in turns.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
 class Side:
-    """One command. `environment` names the interpreter: "project", "sb3" or "keras-rl2"."""
+    """One command. `environment` names the interpreter: "project", "sb3" or "keras-rl2".
+
+    `one_core` binds the process to one core, where the system can.
+    """
 
     label: str
     environment: str
     script: str
     arguments: tuple[str, ...] = ()
     backend: str = ""
+    one_core: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,10 +76,20 @@ def ours(script, *arguments):
     )
 
 
-# On networks this small PyTorch's default of one thread a core can be slower than a single thread,
-# and falls to a tenth of it as soon as anything else runs on the machine. So both run, and ratios
-# are against the better one.
+# On networks this small waking a second core costs more than it computes: PyTorch falls to a tenth
+# as soon as anything else runs on the machine, XLA and TensorFlow lose a sixth. So every side runs
+# both ways, and ratios are between the better ones.
+def on_one_core(side):
+    return replace(side, label=f"{side.label} 1 core", one_core=True)
+
+
 SB3 = ("sb3", "sb3 1 thread")
+SBX, KERAS_RL2 = ("sbx", "sbx 1 core"), ("keras-rl2", "keras-rl2 1 core")
+JAX_BOTH, TF_BOTH = (JAX, f"{JAX} 1 core"), (TF, f"{TF} 1 core")
+
+
+def both_ways(*sides):
+    return tuple(one for side in sides for one in (side, on_one_core(side)))
 
 
 def sb3_train(work):
@@ -96,18 +110,20 @@ ROWS = (
         size=Size(1_000, 1_000, 5),
         quick=Size(300, 200, 2),
         sides=(
-            *ours("ours_train.py", "dqn_cartpole"),
+            *both_ways(*ours("ours_train.py", "dqn_cartpole")),
             *sb3_train("dqn_cartpole"),
-            Side("sbx", "sb3", "peers/sb3_train.py", ("sbx", "dqn_cartpole")),
-            Side("keras-rl2", "keras-rl2", "peers/keras_rl2_train.py"),
+            *both_ways(
+                Side("sbx", "sb3", "peers/sb3_train.py", ("sbx", "dqn_cartpole")),
+                Side("keras-rl2", "keras-rl2", "peers/keras_rl2_train.py"),
+            ),
         ),
         ratios=(
-            Ratio((JAX,), SB3, 6.0),
-            Ratio((TF,), SB3, 2.5),
-            Ratio((JAX,), ("sbx",)),
-            Ratio((TF,), ("sbx",)),
-            Ratio((JAX,), ("keras-rl2",), 10.0),
-            Ratio((TF,), ("keras-rl2",), 4.0),
+            Ratio(JAX_BOTH, SB3, 6.0),
+            Ratio(TF_BOTH, SB3, 2.5),
+            Ratio(JAX_BOTH, SBX),
+            Ratio(TF_BOTH, SBX),
+            Ratio(JAX_BOTH, KERAS_RL2, 10.0),
+            Ratio(TF_BOTH, KERAS_RL2, 4.0),
         ),
     ),
     Row(

@@ -82,6 +82,12 @@ def command_of(side, size, frames, python):
     return [python, str(HERE / side.script), *given, *map(str, sizes)]
 
 
+def bind_to_one_core():
+    """Let this process run on one core only, where the system knows such a thing."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
 def run_side(side, command, timeout_s):
     """One process of a side: its report.
 
@@ -95,7 +101,13 @@ def run_side(side, command, timeout_s):
         env["KERAS_BACKEND"] = side.backend
     try:
         done = subprocess.run(
-            command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s
+            command,
+            env=env,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            preexec_fn=bind_to_one_core if side.one_core else None,
         )
     except subprocess.TimeoutExpired:
         raise SideFailed(f"no result within {timeout_s:g} s; --timeout gives it more") from None
