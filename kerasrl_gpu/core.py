@@ -10,7 +10,6 @@ import numpy as np
 from kerasrl_gpu import host, keras_rl, loop
 from kerasrl_gpu.errors import (
     ArgumentError,
-    EmptyPool,
     NotCompiled,
     ObservationError,
     check_count,
@@ -18,13 +17,11 @@ from kerasrl_gpu.errors import (
 )
 from kerasrl_gpu.learner import Learner
 from kerasrl_gpu.measures import Metrics
-from kerasrl_gpu.memory import DeviceMemory
 from kerasrl_gpu.mirror import Mirror, with_weights
-from kerasrl_gpu.observations import as_reward
-from kerasrl_gpu.pool import ring
 from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.pool.transitions import Rule
-from kerasrl_gpu.sequential import TakenOver, take_over
+from kerasrl_gpu.recorder import Recorder
+from kerasrl_gpu.sequential import adopt
 from kerasrl_gpu.state import TrainState
 from kerasrl_gpu.trainer import Trainer
 
@@ -99,39 +96,22 @@ class Agent(keras_rl.Agent):
         self._given_memory, self.memory = memory, None
         self._trainer, self._prepared = None, False
         self._acts_separately = self._learns_on_host = False
-        self._nb_runs, self._ended = 0, False
-        self._seeded, self._enough, self._open = seed is not None, False, None
+        self._nb_runs, self._seeded = 0, seed is not None
         self._shown = None  # the observation that the running call answers
 
     # The memory and the compiled calls ------------------------------------------------------------
 
     def _take_memory(self, action: Field) -> None:
         """Adopt the memory that was handed in, now that it is known what an action is."""
-        memory = self._given_memory
-        if memory is None:
-            raise ArgumentError("memory is missing; pass memory=DeviceMemory(limit=50_000).")
-        if not isinstance(memory, keras_rl.Memory):
-            raise ArgumentError(
-                f"memory={memory!r} is no keras-rl Memory; pass memory=DeviceMemory(limit=50_000)."
-            )
-        if type(memory) in (keras_rl.SequentialMemory, TakenOver):
-            memory = take_over(memory, action)
-        elif isinstance(memory, DeviceMemory):
-            memory.bind(action)
-        limit = getattr(memory, "limit", None)
-        if limit is not None and self.batch_size > limit:
-            raise ArgumentError(
-                f"batch_size={self.batch_size} is more than the memory holds, limit={limit}; "
-                f"pass batch_size={limit} or less, or a larger limit."
-            )
-        self.memory = memory
+        self.memory = adopt(self._given_memory, action, self.batch_size)
+        self._recorder = Recorder(self.memory)
         if self.on_pool:
-            memory.settle = self.flush
+            self.memory.settle = self.flush
 
     @property
     def on_pool(self) -> bool:
         """Whether transitions are drawn on the device; False under a Memory of the user's own."""
-        return isinstance(self.memory, DeviceMemory)
+        return self._recorder.on_pool
 
     def _start(self, models: dict, targets: tuple, optimizers: dict) -> None:
         """Make the state afresh; see `Mirror`."""
@@ -233,39 +213,6 @@ class Agent(keras_rl.Agent):
         self.memory.see(observation, self.step, checked=self.in_loop)
         return self._trainer.act(self.memory)
 
-    def _record(self, reward, terminal) -> None:
-        """Store the step that ends here, or queue it on the pool."""
-        ended, self._ended = self._ended, bool(terminal)
-        if not self.training or not self.on_pool:
-            store = getattr(self.memory, "remember", None) if not self.training else None
-            if store is not None:
-                return store(self.recent_observation, terminal)
-            return self.memory.append(
-                self.recent_observation,
-                self.recent_action,
-                reward,
-                terminal,
-                training=self.training,
-            )
-        self.flush()
-        ending = 0
-        if terminal:
-            ending = ring.TRUNCATED if self.truncated else ring.TERMINATED
-            self.truncated = False
-        start = self.step % self.memory_interval == 0 or bool(terminal)
-        self.memory.stage(
-            self.recent_observation,
-            self.recent_action,
-            as_reward(reward, self.step),
-            ending=ending,
-            start=start,
-            step=self.step,
-            checked=self.in_loop,
-        )
-        self.memory.remember(self.recent_observation, terminal)
-        if ended:  # the row after a terminal one is the episode's last observation
-            self.memory.store()
-
     def _backward(self, reward, terminal, tail: list) -> Metrics:
         """keras-rl's `backward`: record the step and learn when it is time.
 
@@ -274,8 +221,18 @@ class Agent(keras_rl.Agent):
         """
         if not self.compiled:
             raise NotCompiled(_COMPILE_FIRST)
-        closing = self._ended
-        self._record(reward, terminal)
+        closing = self._recorder.record(
+            self.recent_observation,
+            self.recent_action,
+            reward,
+            terminal,
+            truncated=self.truncated,
+            start=self.step % self.memory_interval == 0,
+            step=self.step,
+            training=self.training,
+            checked=self.in_loop,
+        )
+        self.truncated = False
         nothing = [math.nan] * (1 + len(self._measures)) + tail
         if not self.training or closing:
             return Metrics(len(nothing), self.flush, nothing)
@@ -286,7 +243,7 @@ class Agent(keras_rl.Agent):
             self._learn_on_host(what, hard, lambda numbers: metrics.fill(numbers + tail))
             return metrics
         if what:
-            self._check_can_sample()
+            self._recorder.check_can_sample(self.batch_size)
         self._trainer.queue(
             self.memory, what, lambda numbers: metrics.fill(numbers + tail), copy_targets=hard
         )
@@ -297,20 +254,6 @@ class Agent(keras_rl.Agent):
             self.memory.see(self._shown, self.step, checked=True)
             self._trainer.launch()
         return metrics
-
-    def _check_can_sample(self) -> None:
-        try:
-            self.memory.check_can_sample()
-        except EmptyPool:
-            self.memory.store()  # the row that came with this step is not lost
-            raise
-        if not self._enough and self.memory.nb_entries < self.batch_size:
-            warnings.warn(
-                f"{self.memory.nb_entries} rows are stored, fewer than batch_size="
-                f"{self.batch_size}: batches repeat rows. A longer nb_steps_warmup avoids it.",
-                stacklevel=4,
-            )
-        self._enough = True  # or warned of: rows never become fewer
 
     def _learn_on_host(self, what, hard, done) -> None:
         """Learn from what the memory's own `sample` gives, as keras-rl does."""
@@ -338,59 +281,7 @@ class Agent(keras_rl.Agent):
 
     # keras-rl's loop ------------------------------------------------------------------------------
 
-    def fit(
-        self,
-        env,
-        nb_steps,
-        action_repetition=1,
-        callbacks=None,
-        verbose=1,
-        visualize=False,
-        nb_max_start_steps=0,
-        start_step_policy=None,
-        log_interval=10000,
-        nb_max_episode_steps=None,
-    ):
-        """Train for `nb_steps` environment steps; see `loop.fit`."""
-        return loop.fit(
-            self,
-            env,
-            nb_steps,
-            action_repetition=action_repetition,
-            callbacks=callbacks,
-            verbose=verbose,
-            visualize=visualize,
-            nb_max_start_steps=nb_max_start_steps,
-            start_step_policy=start_step_policy,
-            log_interval=log_interval,
-            nb_max_episode_steps=nb_max_episode_steps,
-        )
-
-    def test(
-        self,
-        env,
-        nb_episodes=1,
-        action_repetition=1,
-        callbacks=None,
-        visualize=True,
-        nb_max_episode_steps=None,
-        nb_max_start_steps=0,
-        start_step_policy=None,
-        verbose=1,
-    ):
-        """Play `nb_episodes` without learning; see `loop.test`."""
-        return loop.test(
-            self,
-            env,
-            nb_episodes,
-            action_repetition=action_repetition,
-            callbacks=callbacks,
-            visualize=visualize,
-            nb_max_episode_steps=nb_max_episode_steps,
-            nb_max_start_steps=nb_max_start_steps,
-            start_step_policy=start_step_policy,
-            verbose=verbose,
-        )
+    fit, test = loop.fit, loop.test
 
     def get_config(self) -> dict:
         """keras-rl's keys and ours, plain values."""
@@ -404,7 +295,7 @@ class Agent(keras_rl.Agent):
             "seed": self.seed,
             "updates": self.updates,
             "truncation": self.truncation,
-            "memory": config_of(self.memory),
+            "memory": keras_rl.config_of(self.memory),
         }
 
     def check_observation(self, observation) -> None:
@@ -430,11 +321,7 @@ class Agent(keras_rl.Agent):
             )
         self.flush()
         self.take_weights()
-        if self.on_pool:
-            last = self._open if self._open is not None else self.recent_observation
-            self.memory.close_episode(last)
-            self.memory.forget_window()
-        self._open, self._ended = None, False
+        self._recorder.begin_run(self.recent_observation)
         self.training, self.in_loop = training, True
         if hasattr(self.processor, "training"):
             self.processor.training = training
@@ -455,7 +342,7 @@ class Agent(keras_rl.Agent):
         """
         self.in_loop = False
         if self.training:
-            self._open = open_observation
+            self._recorder.leave_open(open_observation)
         self.sync()
 
     def derived_seed(self, stream: int) -> int:
@@ -465,7 +352,7 @@ class Agent(keras_rl.Agent):
     @property
     def closing(self) -> bool:
         """Whether the next observation is only the last of an episode: nobody acts on it."""
-        return self._ended and self.in_loop
+        return self._recorder.ended and self.in_loop
 
     def _see_last(self, observation):
         self.flush()
@@ -489,11 +376,3 @@ def _target_model_update(value):
         "a fraction below 1 (soft, at each update) or a number of steps (hard copy)",
     )
     return int(value) if value >= 1 else float(value)
-
-
-def config_of(thing) -> dict | None:
-    """{"class_name", "config"} of a policy, memory or process; None of None."""
-    if thing is None:
-        return None
-    get_config = getattr(thing, "get_config", dict)
-    return {"class_name": type(thing).__name__, "config": get_config()}

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 
 import gymnasium
 import numpy as np
 from keras import tree
 
 from kerasrl_gpu.errors import ObservationError
+
+
+def warn_of_stacked_frames(env, window_length: int) -> None:
+    """Say where an environment stacks frames that a pool would store once."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.FrameStackObservation) and window_length == 1:
+            frames = env.stack_size
+            warnings.warn(
+                f"the environment stacks {frames} frames, so each is stored {frames} times. Leave "
+                f"its FrameStackObservation out and pass window_length={frames} to the memory: "
+                "the networks see the same.",
+                stacklevel=5,
+            )
+        env = env.env
 
 
 class Environment:

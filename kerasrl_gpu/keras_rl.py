@@ -151,3 +151,11 @@ Policy = rl_policy.Policy
 Processor = rl_core.Processor
 SequentialMemory = rl_memory.SequentialMemory
 Space = rl_core.Space
+
+
+def config_of(thing) -> dict | None:
+    """{"class_name", "config"} of a policy, memory or process; None of None."""
+    if thing is None:
+        return None
+    get_config = getattr(thing, "get_config", dict)
+    return {"class_name": type(thing).__name__, "config": get_config()}

@@ -8,12 +8,24 @@ import warnings
 import numpy as np
 
 from kerasrl_gpu import callbacks as cb
-from kerasrl_gpu.environment import Environment
+from kerasrl_gpu.environment import Environment, warn_of_stacked_frames
 from kerasrl_gpu.errors import NotCompiled, ObservationError, check_count
 from kerasrl_gpu.observations import as_reward
 
 
-def fit(agent, env, nb_steps, *, verbose, visualize, log_interval, callbacks, **options):
+def fit(
+    agent,
+    env,
+    nb_steps,
+    action_repetition=1,
+    callbacks=None,
+    verbose=1,
+    visualize=False,
+    nb_max_start_steps=0,
+    start_step_policy=None,
+    log_interval=10000,
+    nb_max_episode_steps=None,
+):
     """Train an agent for `nb_steps` environment steps.
 
     keras-rl's contract: on_train_begin, then for each episode on_episode_begin, its steps
@@ -38,6 +50,12 @@ def fit(agent, env, nb_steps, *, verbose, visualize, log_interval, callbacks, **
     Returns:
         History; its `completed` and `reason` say how the run ended.
     """
+    options = {
+        "action_repetition": action_repetition,
+        "nb_max_start_steps": nb_max_start_steps,
+        "start_step_policy": start_step_policy,
+        "nb_max_episode_steps": nb_max_episode_steps,
+    }
     _check(agent, nb_steps=nb_steps, **options)
     loggers = {1: [cb.TrainIntervalLogger(interval=log_interval)], 2: [cb.TrainEpisodeLogger()]}
     extra = loggers.get(min(verbose, 2), []) + ([cb.Visualizer()] if visualize else [])
@@ -49,17 +67,34 @@ def fit(agent, env, nb_steps, *, verbose, visualize, log_interval, callbacks, **
     return run.history
 
 
-def test(agent, env, nb_episodes, *, verbose, visualize, callbacks, **options):
+def test(
+    agent,
+    env,
+    nb_episodes=1,
+    action_repetition=1,
+    callbacks=None,
+    visualize=True,
+    nb_max_episode_steps=None,
+    nb_max_start_steps=0,
+    start_step_policy=None,
+    verbose=1,
+):
     """Play without learning; the agent's step counter is as before afterwards.
 
     Args:
         nb_episodes: how many.
         verbose: 0 nothing, else a line an episode.
-        agent, env, callbacks, visualize, options: see `fit`.
+        the others: see `fit`.
 
     Returns:
         History with one entry an episode.
     """
+    options = {
+        "action_repetition": action_repetition,
+        "nb_max_start_steps": nb_max_start_steps,
+        "start_step_policy": start_step_policy,
+        "nb_max_episode_steps": nb_max_episode_steps,
+    }
     _check(agent, nb_episodes=nb_episodes, **options)
     extra = ([cb.TestLogger()] if verbose else []) + ([cb.Visualizer()] if visualize else [])
     run = _Run(
@@ -106,6 +141,8 @@ class _Run:
     ):
         self.agent, self.processor, self.training = agent, agent.processor, training
         self.environment = Environment(env)
+        if agent.on_pool:
+            warn_of_stacked_frames(env, agent.memory.window_length)
         self.history = cb.History()
         self.callbacks = cb.CallbackList([*(callbacks or []), *extra, self.history])
         self.callbacks.set_model(agent)

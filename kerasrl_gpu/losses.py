@@ -6,6 +6,7 @@ import math
 
 from keras import ops
 
+from kerasrl_gpu import engine
 from kerasrl_gpu.errors import ArgumentError, check_shapes
 from kerasrl_gpu.state import Weights
 
@@ -50,6 +51,7 @@ def blend(target: Weights, online: Weights, tau: float) -> Weights:
     Integer variables (seeds, counters) have no halfway: they are taken from `online`.
     """
 
+    @engine.cluster
     def move(slow, fast):
         if "float" not in str(slow.dtype):
             return fast

@@ -10,8 +10,8 @@ from kerasrl_gpu.errors import ArgumentError, EmptyPool, check_count
 from kerasrl_gpu.keras_rl import Experience, Memory
 from kerasrl_gpu.observations import ObservationSpec, as_reward
 from kerasrl_gpu.pool import reader, ring, transitions
-from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Field, Layout, check_fits
-from kerasrl_gpu.wire import Wire
+from kerasrl_gpu.pool.layout import Field, Layout, check_fits
+from kerasrl_gpu.wire import StepWire
 
 
 class DeviceMemory(Memory):
@@ -122,7 +122,7 @@ class DeviceMemory(Memory):
         self._action = layout.action
         self.layout, self.ring = layout, ring.Ring(layout, self._span)
         self.pool = engine.zeros((layout.rows, layout.row_bytes), "uint8")
-        self.wire = self._make_wire(layout)
+        self.wire = StepWire(layout)
         self._put, self._reader = engine.compile_put(self.wire.row), reader.Reader(layout)
 
     def _layout(self, spec, action):
@@ -133,20 +133,6 @@ class DeviceMemory(Memory):
             window=self.window_length,
             cross_episodes=self.ignore_episode_boundaries,
         )
-
-    def _make_wire(self, layout):
-        fields = {"slot": ("int32", (1,)), "tail": ("int32", (1,)), "size": ("int32", (1,))}
-        fields |= {"seed": ("uint32", ()), "draw": ("uint32", ())}
-        fields["row"] = ("uint8", (1, layout.row_bytes))
-        for name, leaf in layout.leaves.items():
-            fields[f"see/{name}"] = (leaf.dtype, (layout.window, *leaf.shape))
-        wire = Wire(fields)
-        new = {name: layout.view(wire.view["row"][0], name) for name in layout.fields}
-        self._new_action, self._new_reward, self._new_flags = new[ACTION], new[REWARD], new[FLAGS]
-        self._new_leaves = [new[f"leaf/{name}"] for name in layout.leaves]
-        self._seen_leaves = [wire.view[f"see/{name}"] for name in layout.leaves]
-        self._slot, self._tail, self._size = (wire.view[n] for n in ("slot", "tail", "size"))
-        return wire
 
     # Writing -----------------------------------------------------------------------------------
 
@@ -159,14 +145,11 @@ class DeviceMemory(Memory):
             ObservationError: an observation of another shape, None or NaN; nothing has changed.
         """
         leaves = self.spec.leaves(observation, step, checked)
-        self._new_action[...] = action
+        self.wire.set_action(action)
         slot, flags = self.ring.claim(start=start, ending=ending)
-        for view, leaf in zip(self._new_leaves, leaves, strict=True):
-            view[...] = leaf
-        self._new_reward[...], self._new_flags[...], self._slot[0] = reward, flags, slot
-        head, capacity = self.ring.heads[0], self.layout.capacity
-        tail = head - capacity if head > capacity else 0
-        self._tail[0], self._size[0] = tail % capacity, head - tail
+        tail = self.ring.tail()
+        size = self.ring.heads[0] - tail
+        self.wire.set_row(leaves, reward, flags, slot, tail % self.layout.capacity, size)
 
     def store(self) -> None:
         """Store the staged row by a call of its own."""
@@ -217,17 +200,11 @@ class DeviceMemory(Memory):
         Raises:
             ObservationError: as for `stage`.
         """
-        leaves = self.spec.leaves(observation, step, checked)
+        newest = self.spec.leaves(observation, step, checked)  # raises before anything is written
         if self.window_length == 1:
-            for view, leaf in zip(self._seen_leaves, leaves, strict=True):
-                view[0] = leaf
-            return
-        states = [
-            self.spec.leaves(seen, step, checked) for seen in self.get_recent_state(observation)
-        ]
-        for position, leaves in enumerate(states):
-            for view, leaf in zip(self._seen_leaves, leaves, strict=True):
-                view[position] = leaf
+            return self.wire.show(0, newest)
+        for position, seen in enumerate(self.get_recent_state(observation)):
+            self.wire.show(position, self.spec.leaves(seen, step, checked))
 
     def get_recent_state(self, current_observation):
         """The last k observations of this episode, zeros of the same dtype before its start."""
@@ -260,17 +237,15 @@ class DeviceMemory(Memory):
             EmptyPool: no stored row can start a transition.
         """
         batch = self.read_batch(batch_size, batch_idxs)
-        states = [self._split(batch[key]) for key in ("observation", "next_observation")]
         return [
-            Experience(state0, action, float(reward), state1, bool(discount == 0))
-            for state0, action, reward, state1, discount in zip(
-                states[0],
-                batch["action"],
-                batch["reward"],
-                states[1],
-                batch["discount"],
-                strict=True,
+            Experience(
+                self._state(batch["observation"], row),
+                batch["action"][row],
+                float(batch["reward"][row]),
+                self._state(batch["next_observation"], row),
+                bool(batch["discount"][row] == 0),
             )
+            for row in range(batch_size)
         ]
 
     def read_batch(self, batch_size, offsets=None, rule=None) -> dict:
@@ -308,15 +283,11 @@ class DeviceMemory(Memory):
                 "of earlier observations and its next one. Raise nb_steps_warmup, or limit."
             )
 
-    def _split(self, leaves):
-        """{leaf: [B, k, ...]} as B lists of k observations in the environment's structure."""
-        size = len(next(iter(leaves.values())))
+    def _state(self, leaves, row) -> list:
+        """Row b of {leaf: [B, k, ...]} as k observations in the environment's structure."""
         return [
-            [
-                self.spec.pack({name: leaf[row, position] for name, leaf in leaves.items()})
-                for position in range(self.window_length)
-            ]
-            for row in range(size)
+            self.spec.pack({name: leaf[row, position] for name, leaf in leaves.items()})
+            for position in range(self.window_length)
         ]
 
     # What it holds -----------------------------------------------------------------------------

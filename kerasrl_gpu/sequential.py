@@ -1,13 +1,44 @@
-"""keras-rl's `SequentialMemory`, taken over by the pool: scripts hand one in and keep it."""
+"""The memories that scripts hand in: taken as they are, or taken over by a pool."""
 
 from __future__ import annotations
 
-from kerasrl_gpu.keras_rl import SequentialMemory
+from kerasrl_gpu.errors import ArgumentError
+from kerasrl_gpu.keras_rl import Memory, SequentialMemory
 from kerasrl_gpu.memory import DeviceMemory
 from kerasrl_gpu.pool import ring
 from kerasrl_gpu.pool.layout import Field
 
 _DEQUES = ("observations", "actions", "rewards", "terminals")
+
+
+def adopt(memory, action: Field, batch_size: int) -> Memory:
+    """The memory that an agent works with, for the one that was handed in.
+
+    Args:
+        memory: a DeviceMemory, keras-rl's SequentialMemory (taken over), another keras-rl Memory.
+        action: what one action is.
+        batch_size: transitions an update.
+
+    Raises:
+        ArgumentError: no memory, or one that is smaller than a batch.
+    """
+    if memory is None:
+        raise ArgumentError("memory is missing; pass memory=DeviceMemory(limit=50_000).")
+    if not isinstance(memory, Memory):
+        raise ArgumentError(
+            f"memory={memory!r} is no keras-rl Memory; pass memory=DeviceMemory(limit=50_000)."
+        )
+    if type(memory) in (SequentialMemory, TakenOver):
+        memory = take_over(memory, action)
+    elif isinstance(memory, DeviceMemory):
+        memory.bind(action)
+    limit = getattr(memory, "limit", None)
+    if limit is not None and batch_size > limit:
+        raise ArgumentError(
+            f"batch_size={batch_size} is more than the memory holds, limit={limit}; "
+            f"pass batch_size={limit} or less, or a larger limit."
+        )
+    return memory
 
 
 def take_over(memory: SequentialMemory, action: Field, span: int = 1) -> DeviceMemory:

@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from kerasrl_gpu import engine
+from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD
 
 _ALIGNMENT_BYTES, _WORD_BYTES = 8, 4
 
@@ -54,3 +55,49 @@ class Wire:
     def row(self, message):
         """(slots i32[K], rows u8[K, row bytes]) of a buffer inside a compiled function."""
         return self.read(message, "slot"), self.read(message, "row")
+
+
+class StepWire(Wire):
+    """What one step has to say: its row, what to act on, which rows are live, and two counters.
+
+    Args:
+        layout: the pool's, of one environment.
+    """
+
+    def __init__(self, layout):
+        seen = {
+            f"see/{name}": (leaf.dtype, (layout.window, *leaf.shape))
+            for name, leaf in layout.leaves.items()
+        }
+        super().__init__(
+            {
+                "slot": ("int32", (1,)),
+                "tail": ("int32", (1,)),
+                "size": ("int32", (1,)),
+                "seed": ("uint32", ()),
+                "draw": ("uint32", ()),
+                "row": ("uint8", (1, layout.row_bytes)),
+                **seen,
+            }
+        )
+        new = {name: layout.view(self.view["row"][0], name) for name in layout.fields}
+        self._action, self._reward, self._flags = new[ACTION], new[REWARD], new[FLAGS]
+        self._leaves = [new[f"leaf/{name}"] for name in layout.leaves]
+        self._seen = [self.view[name] for name in seen]
+        self._slot, self._tail, self._size = (self.view[n] for n in ("slot", "tail", "size"))
+
+    def set_action(self, action) -> None:
+        """Write what was done; raises what NumPy raises for another shape."""
+        self._action[...] = action
+
+    def set_row(self, leaves, reward, flags, slot, tail, size) -> None:
+        """Write the rest of a row, where it goes, and which rows are live with it."""
+        for view, leaf in zip(self._leaves, leaves, strict=True):
+            view[...] = leaf
+        self._reward[...], self._flags[...], self._slot[0] = reward, flags, slot
+        self._tail[0], self._size[0] = tail, size
+
+    def show(self, position: int, leaves) -> None:
+        """Write one observation of the stack to act on, 0 for the oldest."""
+        for view, leaf in zip(self._seen, leaves, strict=True):
+            view[position] = leaf

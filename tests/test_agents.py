@@ -831,8 +831,9 @@ def test_keras_rls_arguments_come_first_and_ours_by_keyword_only(kind, first):
 
 @pytest.mark.parametrize("method", ["fit", "test"])
 def test_fit_and_test_take_keras_rls_arguments_in_keras_rls_order(method):
-    ours = inspect.signature(getattr(DQNAgent, method)).parameters
-    theirs = inspect.signature(getattr(keras_rl.Agent, method)).parameters
+    ours = dict(inspect.signature(getattr(DQNAgent, method)).parameters)
+    theirs = dict(inspect.signature(getattr(keras_rl.Agent, method)).parameters)
+    del ours["agent"], theirs["self"]
     assert list(ours)[: len(theirs)] == list(theirs)
     for name, parameter in theirs.items():
         assert ours[name].default == parameter.default

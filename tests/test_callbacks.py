@@ -27,6 +27,7 @@ from kerasrl_gpu.callbacks import (
     FileLogger,
     History,
     ModelIntervalCheckpoint,
+    StepTimes,
     TestLogger,
     TrainEpisodeLogger,
     TrainIntervalLogger,
@@ -945,3 +946,27 @@ def test_visualizer_warns_once_where_nothing_can_be_shown():
     assert len(messages) == 1
     assert "gymnasium.make('CartPole-v1', render_mode=\"human\")" in messages[0]
     env.close()
+
+
+# StepTimes ----------------------------------------------------------------------------------------
+
+
+def test_step_times_split_a_step_in_four(capsys):
+    # the clock shows 0 at the beginning, then at each hook: 1 before the step, 2 for the network,
+    # 3 for the environment, 4 for the memory, and 1 more before the next step
+    ticks = iter(np.cumsum([0, 1, 2, 3, 4, 1, 2, 3, 4]) / 1e6)
+    times = StepTimes(clock=lambda: next(ticks))
+    fit(Agent(), [times], [[step()] * 2])
+    assert times.steps == 2
+    spent = {part: round(1e6 * seconds) for part, seconds in times.seconds.items()}
+    assert spent == {"network": 4, "environment": 6, "memory": 8, "callbacks": 2}
+    assert capsys.readouterr().out == (
+        "a step takes 10 us: network 2 us (20%), environment 3 us (30%), memory 4 us (40%), "
+        "callbacks 1 us (10%)\n"
+    )
+
+
+def test_step_times_say_nothing_of_no_steps_and_when_told_so(capsys):
+    for times in (StepTimes(), StepTimes(verbose=0)):
+        fit(Agent(), [times], [[step()]] if not times.verbose else [])
+    assert not capsys.readouterr().out

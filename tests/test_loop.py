@@ -1,5 +1,6 @@
 """The loop's contract: what it calls in which order, with what, whatever the environment does."""
 
+import warnings
 from types import SimpleNamespace
 
 import gymnasium
@@ -7,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
 from kerasrl_gpu import DeviceMemory, DQNAgent
 from kerasrl_gpu.callbacks import Callback
@@ -652,6 +653,16 @@ def test_visualize_draws_after_every_action():
     drawn = []
     fit(Stub(), Drawn(3), 2, action_repetition=2, visualize=True)
     assert drawn == [1, 2, 3]
+
+
+def test_frames_that_a_wrapper_stacks_are_told_of():
+    agent = dqn(0, shape=(3, 4))
+    stacked = FrameStackObservation(gymnasium.make("CartPole-v1"), 3)
+    with pytest.warns(UserWarning, match=r"stacks 3 frames.*window_length=3"):
+        fit(agent, stacked, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(dqn(0), gymnasium.make("CartPole-v1"), 3)
 
 
 # Seeds -----------------------------------------------------------------------------------------

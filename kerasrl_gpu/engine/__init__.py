@@ -40,6 +40,7 @@ device = arrays.device
 device_budget_bytes = arrays.device_budget_bytes
 from_bytes = arrays.from_bytes
 random_int = arrays.random_int
+take_byte = arrays.take_byte
 take_rows = arrays.take_rows
 to_bytes = arrays.to_bytes
 to_host = arrays.to_host

@@ -52,12 +52,6 @@ def stacks(layout: Layout, rows, inside) -> dict:
     Returns:
         {leaf: dtype[B, k, ...]}; the zeros have that dtype too.
     """
-    leaves = {name: layout.read(rows, f"leaf/{name}") for name in layout.leaves}
-    if inside is None:
-        return leaves
-    return {name: _mask(leaf, inside) for name, leaf in leaves.items()}
-
-
-def _mask(leaf, inside):
-    inside = ops.reshape(inside, (*inside.shape, *[1] * (len(leaf.shape) - 2)))
-    return ops.where(inside, leaf, ops.zeros_like(leaf))
+    if inside is not None:  # bytes of zero are a zero of every dtype
+        rows = ops.where(inside[..., None], rows, ops.zeros_like(rows))
+    return {name: layout.read(rows, f"leaf/{name}") for name in layout.leaves}

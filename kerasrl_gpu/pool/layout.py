@@ -100,6 +100,11 @@ class Layout:
         return self.capacity * self.environments
 
     @property
+    def flags_place(self) -> int:
+        """Where the byte of flags stands in a row."""
+        return self._places[FLAGS][0]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the pool."""
         return self.rows * self.row_bytes

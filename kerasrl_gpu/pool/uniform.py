@@ -6,7 +6,7 @@ from keras import ops
 
 from kerasrl_gpu import engine
 from kerasrl_gpu.pool import frames, nstep
-from kerasrl_gpu.pool.layout import FLAGS, Layout
+from kerasrl_gpu.pool.layout import Layout
 from kerasrl_gpu.pool.ring import FINAL, NOT_A_START, Live, slots
 
 # Draws before the next valid row is taken instead. Where half the rows are valid, one start in
@@ -31,7 +31,7 @@ def valid(pool, layout: Layout, live: Live, environment, offset, span: int):
     k = layout.window
     steps = ops.arange(1 - k, span + 1, dtype="int32")[None, :] + offset[:, None]
     at = slots(layout, live, environment[:, None], steps)
-    flags = layout.read(engine.take_rows(pool, at), FLAGS)
+    flags = engine.take_byte(pool, at, layout.flags_place)
     size = ops.take(live.size, environment)
     final = ops.not_equal(ops.bitwise_and(flags[:, k:], FINAL), 0)
     length = nstep.length(ops.logical_and(final, steps[:, k:] < size[:, None]), span)

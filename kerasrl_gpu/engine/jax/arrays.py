@@ -35,6 +35,11 @@ def take_rows(pool, slots):
     return pool.at[slots].get(mode="promise_in_bounds")
 
 
+def take_byte(pool, slots, place: int):
+    """One byte of rows: u8 of the shape of `slots`; nothing else of them is touched."""
+    return pool.at[slots, place].get(mode="promise_in_bounds")
+
+
 def bitcast(array, dtype):
     """The same bits under a dtype of the same width."""
     return array if array.dtype == dtype else jax.lax.bitcast_convert_type(array, dtype)

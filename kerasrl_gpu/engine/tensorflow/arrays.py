@@ -26,6 +26,13 @@ def take_rows(pool, slots):
     return tf.gather(pool, slots)
 
 
+def take_byte(pool, slots, place: int):
+    """One byte of rows: u8 of the shape of `slots`; nothing else of them is touched."""
+    # XLA, which compiles every read, has no ResourceGatherNd; its read_value copies nothing
+    places = tf.stack([slots, tf.fill(tf.shape(slots), place)], axis=-1)
+    return tf.gather_nd(pool.read_value(), places)
+
+
 def bitcast(array, dtype):
     """The same bits under a dtype of the same width."""
     return array if array.dtype == dtype else tf.bitcast(array, dtype)

@@ -16,18 +16,19 @@ def _same_variables(ours, theirs) -> bool:
 
 
 class _Program:
-    """A tf.function of one host buffer over captured variables; counts how often it was traced."""
+    """A tf.function of host arrays over captured variables; counts how often it was traced."""
 
-    def __init__(self, convolutional):
+    def __init__(self, convolutional=False):
         self.traces = 0
         self._compiled = not convolutional or "GPU" in device()
-        self._captured = self._call = None
+        self._calls = {}  # shapes of the arrays -> (captured variables, concrete function)
 
-    def _run(self, captured, build, *inputs):
-        if self._call is None or not _same_variables(self._captured, captured):
-            self._call = self._trace(build, inputs)
-        self._captured = captured
-        return self._call(*inputs)
+    def _run(self, captured, build, *inputs, shapes=None):
+        held, call = self._calls.get(shapes, (None, None))
+        if call is None or not _same_variables(held, captured):
+            call = self._trace(build, inputs)
+        self._calls[shapes] = captured, call
+        return call(*inputs)
 
     def _trace(self, build, inputs):
         def traced(*tensors):
@@ -123,40 +124,41 @@ def compile_put(row):
     return _Put()
 
 
-class _OnBatch(_Program):
-    """A program over a state and a structure of host arrays; another shape is another trace."""
+class _OnArrays(_Program):
+    """A program over variables and a structure of host arrays; another shape is another trace."""
 
-    def __init__(self, function, convolutional):
+    def __init__(self, function, convolutional=False):
         super().__init__(convolutional)
         self._function = function
-        self._shapes = None
 
-    def _on(self, state, batch, finish):
-        flat = [tf.constant(array) for array in tf.nest.flatten(batch)]
-        shapes = [(tensor.shape, tensor.dtype) for tensor in flat]
-        if shapes != self._shapes:
-            self._shapes, self._call = shapes, None
+    def _on(self, captured, arrays, build):
+        flat = [tf.constant(array) for array in tf.nest.flatten(arrays)]
+        shapes = tuple((*tensor.shape, tensor.dtype) for tensor in flat)
 
-        def build(*tensors):
-            packed = tf.nest.pack_sequence_as(batch, tensors)
-            return finish(self._function(snapshot(state), packed))
+        def packed(*tensors):
+            return build(tf.nest.pack_sequence_as(arrays, tensors))
 
-        return self._run((state,), build, *flat)
+        return self._run(captured, packed, *flat, shapes=shapes)
 
 
-class _Learn(_OnBatch):
+class _Learn(_OnArrays):
     def __call__(self, state, batch):
-        def finish(result):
-            new, metrics = result
+        def build(batch):
+            new, metrics = self._function(snapshot(state), batch)
             store(state, new)
             return metrics
 
-        return state, self._on(state, batch, finish)
+        return state, self._on((state,), batch, build)
 
 
-class _Infer(_OnBatch):
+class _Infer(_OnArrays):
     def __call__(self, state, seen):
-        return self._on(state, seen, lambda result: result)
+        return self._on((state,), seen, lambda seen: self._function(snapshot(state), seen))
+
+
+class _Read(_OnArrays):
+    def __call__(self, pool, *arrays):
+        return self._on((pool,), arrays, lambda arrays: self._function(pool, *arrays))
 
 
 def compile_learn(update, convolutional=False):
@@ -171,7 +173,7 @@ def compile_infer(act, convolutional=False):
 
 def compile_read(read):
     """program(pool, *arrays) -> what `read` returns; consumes nothing."""
-    return tf.function(read, autograph=False, jit_compile=True)
+    return _Read(read)
 
 
 def cluster(function):

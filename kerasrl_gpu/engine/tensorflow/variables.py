@@ -62,8 +62,13 @@ class Optimizer:
 
     def apply(self, gradients, trainable, slots) -> tuple[list, list]:
         """(trainable, slots) after one step: the variables, already assigned."""
-        self.keras.apply(gradients, self._variables)
+        # one kernel a variable; as operations of their own, Adam's dozen each pass over memory
+        apply = tf.function(self._apply, autograph=False, jit_compile=True)
+        apply(gradients)
         return [variable.value for variable in self._variables], slots
+
+    def _apply(self, gradients):
+        self.keras.apply(gradients, self._variables)
 
 
 def value_and_grad(function):

@@ -1,0 +1,1 @@
+"""What each algorithm learns from a batch: pure functions, whoever calls them."""
