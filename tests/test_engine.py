@@ -422,7 +422,7 @@ def has_gpu_kernel(operation, dtype, indices=None):
     for kernel in kernels.get_registered_kernels_for_op(operation).kernel:
         allowed = {c.name: list(c.allowed_values.list.type) for c in kernel.constraint}
         if (
-            kernel.device_type == "GPU"
+            kernel.device_type in ("GPU", "DEFAULT")
             and dtype in allowed.get("dtype", [dtype])
             and indices in allowed.get("Tindices", [indices])
             and "resource" in kernel.host_memory_arg
