@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
-
 import keras
 
 from kerasrl_gpu import engine
 from kerasrl_gpu.errors import ArgumentError
 from kerasrl_gpu.state import TrainState, Weights
-
-_IN_USE = weakref.WeakSet()  # optimizers that an agent has, also while they wait to be built
 
 
 class Mirror:
@@ -23,6 +19,7 @@ class Mirror:
     """
 
     def __init__(self, models: dict, targets: tuple, optimizers: dict):
+        _check_apart(models)
         self._targets = targets
         self._variables = {
             name: (model.trainable_variables, model.non_trainable_variables)
@@ -113,29 +110,22 @@ class Mirror:
         self._seen = {name: self._held(name) for name in self._variables}
 
 
+def _check_apart(models: dict) -> None:
+    owners = {}
+    for name, model in models.items():
+        for variable in model.trainable_variables:
+            owner = owners.setdefault(id(variable), name)
+            if owner != name:
+                raise ArgumentError(
+                    f"the {owner} and the {name} share the variable {variable.path}; each has a "
+                    "target and an optimizer of its own. Give each its own layers, for instance "
+                    "keras.models.clone_model of the shared part."
+                )
+
+
 def _rate_of(optimizer):
     """The learning rate's variable, or the schedule, that compiled calls have traced."""
     return getattr(optimizer, "inner_optimizer", optimizer)._learning_rate
-
-
-def fresh_optimizer(optimizer):
-    """A Keras optimizer without slots: by name, or as given; one that was used is made anew.
-
-    One that was handed to another agent counts as used, built or not.
-
-    Raises:
-        ArgumentError: nothing that Keras takes for an optimizer.
-    """
-    try:
-        found = keras.optimizers.get(optimizer)
-    except (ValueError, TypeError) as error:
-        raise ArgumentError(f"optimizer={optimizer!r} is no Keras optimizer: {error}") from None
-    if not isinstance(found, keras.optimizers.Optimizer):
-        raise ArgumentError(f"optimizer={optimizer!r} is no Keras optimizer; pass 'adam', say.")
-    if found.built or found in _IN_USE:
-        found = type(found).from_config(found.get_config())
-    _IN_USE.add(found)
-    return found
 
 
 def with_weights(model, weights: Weights):

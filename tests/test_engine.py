@@ -473,6 +473,18 @@ def test_sampling_only_gathers_from_the_pool():
 
 
 @on_tensorflow
+def test_op_determinism_on_a_gpu_is_told_of(monkeypatch):
+    from kerasrl_gpu.engine.tensorflow import arrays
+
+    arrays.zeros((2, 2), "uint8")  # neither is there
+    monkeypatch.setattr(arrays, "device", lambda: "/job:localhost/device:GPU:0")
+    arrays.zeros((2, 2), "uint8")
+    monkeypatch.setattr(arrays, "is_op_determinism_enabled", lambda: True)
+    with pytest.warns(UserWarning, match="op determinism is on"):
+        arrays.zeros((2, 2), "uint8")
+
+
+@on_tensorflow
 def test_the_kernel_check_knows_what_is_missing():
     # int32 variables have no gather on a GPU: one reason for a pool of bytes
     import tensorflow as tf

@@ -6,7 +6,7 @@ import pytest
 
 from kerasrl_gpu import engine
 from kerasrl_gpu.errors import ArgumentError
-from kerasrl_gpu.mirror import Mirror, fresh_optimizer, with_weights
+from kerasrl_gpu.mirror import Mirror, with_weights
 from kerasrl_gpu.state import Weights
 
 NAMES = ("one", "two")
@@ -209,14 +209,7 @@ def _on_device(leaves):
     return engine.adopt([keras.Variable(leaf) for leaf in leaves])
 
 
-def test_a_fresh_optimizer_is_the_one_given_or_a_new_one_of_its_settings():
-    unused = keras.optimizers.RMSprop(0.25, rho=0.5)
-    assert fresh_optimizer(unused) is unused
-    unused.build([keras.Variable(np.ones(2, np.float32))])
-    made = fresh_optimizer(unused)
-    assert made is not unused
-    assert not made.built
-    assert made.get_config() == unused.get_config()
-    assert type(fresh_optimizer("rmsprop")) is keras.optimizers.RMSprop
-    with pytest.raises(ArgumentError, match="optimizer='nothing' is no Keras optimizer"):
-        fresh_optimizer("nothing")
+def test_networks_that_share_variables_are_refused():
+    shared = model(10)
+    with pytest.raises(ArgumentError, match=r"the one and the two share the variable.*clone_model"):
+        Mirror({"one": shared, "two": shared}, (), {})

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerasrl_gpu import DDPGAgent, DQNAgent, engine
+from kerasrl_gpu import DDPGAgent, DQNAgent, engine, optimizers
 from kerasrl_gpu.errors import ArgumentError
 from kerasrl_gpu.keras_rl import Experience, Memory
 from kerasrl_gpu.state import TrainState, Weights
@@ -338,3 +338,47 @@ def test_ddpg_takes_one_optimizer_for_two_or_a_pair():
     assert [type(agent.actor_optimizer), type(agent.critic_optimizer)] == [Adam, SGD]
     with pytest.raises(ArgumentError, match="3 optimizers; pass one, or a pair"):
         agent.compile(("adam", "adam", "adam"))
+
+
+# What `compile` takes ---------------------------------------------------------------------------
+
+
+def model_of(dtype="float32"):
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype=dtype)])
+
+
+def test_a_fresh_optimizer_is_the_one_given_or_a_new_one_of_its_settings():
+    unused, model = keras.optimizers.RMSprop(0.25, rho=0.5), model_of()
+    assert optimizers.fresh(unused, model) is unused
+    made = optimizers.fresh(unused, model)  # somebody has it now
+    assert made is not unused
+    assert not made.built
+    assert made.get_config() == unused.get_config()
+    built = keras.optimizers.SGD(0.5)
+    built.build(model.trainable_variables)
+    assert optimizers.fresh(built, model) is not built
+    assert type(optimizers.fresh("rmsprop", model)) is keras.optimizers.RMSprop
+    with pytest.raises(ArgumentError, match="optimizer='nothing' is no Keras optimizer"):
+        optimizers.fresh("nothing", model)
+
+
+def test_float16_gets_its_loss_scaled_once():
+    sgd, half = keras.optimizers.SGD(0.5), model_of("mixed_float16")
+    scaling = optimizers.fresh(sgd, half)
+    assert isinstance(scaling, keras.optimizers.LossScaleOptimizer)
+    assert scaling.inner_optimizer is sgd
+    given = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5))
+    assert optimizers.fresh(given, half) is given
+    assert type(optimizers.fresh("sgd", model_of("mixed_bfloat16"))) is keras.optimizers.SGD
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_two_networks_get_two_optimizers(same):
+    one = keras.optimizers.SGD(0.25)
+    given = (one, one) if same else one
+    first, second = optimizers.fresh_pair(given, model_of(), model_of())
+    assert first is one
+    assert second is not one
+    assert second.get_config() == one.get_config()
+    with pytest.raises(ArgumentError, match="3 optimizers; pass one, or a pair"):
+        optimizers.fresh_pair(("sgd", "sgd", "sgd"), model_of(), model_of())

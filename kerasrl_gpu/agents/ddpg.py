@@ -6,13 +6,12 @@ from functools import partial
 
 import numpy as np
 
-from kerasrl_gpu import files, losses, measures
+from kerasrl_gpu import files, losses, measures, optimizers
 from kerasrl_gpu.core import Agent
 from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.host import overrides
 from kerasrl_gpu.inputs import Inputs, action_index, build_on, check_is_keras, check_output
 from kerasrl_gpu.keras_rl import config_of
-from kerasrl_gpu.mirror import fresh_optimizer
 from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.state import Network
 from kerasrl_gpu.updates.ddpg import DDPGRule, ddpg_update
@@ -178,22 +177,11 @@ class DDPGAgent(Agent):
                 mean_q is always added. Nothing passed is changed.
         """
         self.sync()
-        if isinstance(optimizer, (list, tuple)):
-            if len(optimizer) != 2:
-                raise ArgumentError(
-                    f"{len(optimizer)} optimizers; pass one, or a pair (actor's, critic's)."
-                )
-            pair = tuple(fresh_optimizer(one) for one in optimizer)
-        else:
-            first = fresh_optimizer(optimizer)
-            pair = first, fresh_optimizer(type(first).from_config(first.get_config()))
-        if pair[0] is pair[1]:
-            pair = pair[0], type(pair[0]).from_config(pair[0].get_config())
+        self._optimizer_pair = optimizers.fresh_pair(optimizer, self._actor, self._critic)
         metrics = metrics or ()
         if len(metrics) == 2 and all(isinstance(part, (list, tuple)) for part in metrics):
             metrics = metrics[1]
         self._measures = measures.resolve(metrics, losses.mean_q)
-        self._optimizer_pair = pair
         if self._settled:
             self._start_networks()
         self.compiled = True

@@ -8,12 +8,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasrl_gpu import files, losses, measures
+from kerasrl_gpu import files, losses, measures, optimizers
 from kerasrl_gpu.core import Agent
 from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.inputs import Inputs, build_on, check_is_keras, check_output
 from kerasrl_gpu.keras_rl import config_of
-from kerasrl_gpu.mirror import fresh_optimizer
 from kerasrl_gpu.policy import EpsGreedyQPolicy, GreedyQPolicy
 from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.state import Network
@@ -212,7 +211,7 @@ class DQNAgent(Agent):
         """
         self.sync()
         self._measures = measures.resolve(metrics, losses.mean_q)
-        self._optimizer = fresh_optimizer(optimizer)
+        self._optimizer = optimizers.fresh(optimizer, self._model)
         if self._settled:
             self._start({"model": self._model}, ("model",), {"model": self._optimizer})
         self.compiled = True

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 
 def zeros(shape, dtype):
     """A pool of zeros on the default device."""
+    if "GPU" in device() and is_op_determinism_enabled():
+        warnings.warn(
+            "TensorFlow's op determinism is on: every row that is stored takes the whole pool "
+            "through the host's memory. Leave tf.config.experimental.enable_op_determinism() out; "
+            "one run's draws and updates repeat without it where the kernels do.",
+            stacklevel=4,
+        )
     return tf.Variable(tf.zeros(shape, dtype), trainable=False)
 
 
