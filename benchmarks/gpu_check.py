@@ -17,6 +17,7 @@ import time
 import gymnasium as gym
 import keras
 import numpy as np
+from networks import mlp, nature_cnn
 
 from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, engine
 from kerasrl_gpu.callbacks import Callback
@@ -105,24 +106,9 @@ def time_sampling(limit):
 # Updates -----------------------------------------------------------------------------------------
 
 
-def nature(nb_actions=4):
-    conv = keras.layers.Conv2D
-    return keras.Sequential([
-        keras.Input((WINDOW, 84, 84)),
-        keras.layers.Permute((2, 3, 1)),
-        keras.layers.Rescaling(1 / 255),
-        conv(32, 8, strides=4, activation="relu"),
-        conv(64, 4, strides=2, activation="relu"),
-        conv(64, 3, activation="relu"),
-        keras.layers.Flatten(),
-        keras.layers.Dense(512, activation="relu"),
-        keras.layers.Dense(nb_actions),
-    ])  # fmt: skip
-
-
 def dqn(batch_size, limit, updates):
     return DQNAgent(
-        model=nature(),
+        model=nature_cnn(nb_actions=4, window=WINDOW),
         nb_actions=4,
         memory=filled(limit, np.zeros((84, 84), np.uint8), Field("uint8", ())),
         batch_size=batch_size,
@@ -134,16 +120,14 @@ def dqn(batch_size, limit, updates):
 
 
 def ddpg(batch_size, limit, updates):
-    dense, seen = keras.layers.Dense, keras.Input((1, 17))
-    hidden = dense(256, activation="relu")(keras.layers.Flatten()(seen))
-    actor = keras.Model(seen, dense(6, activation="tanh")(dense(256, activation="relu")(hidden)))
-    action, seen = keras.Input((6,)), keras.Input((1, 17))
-    both = keras.layers.Concatenate()([action, keras.layers.Flatten()(seen)])
-    hidden = dense(256, activation="relu")(dense(256, activation="relu")(both))
+    seen, action = keras.Input((1, 17)), keras.Input((6,))
+    flat = keras.layers.Flatten()(seen)
+    policy = mlp(flat, (256, 256), 6, activation="tanh")
+    value = mlp(keras.layers.Concatenate()([action, flat]), (256, 256), 1)
     return DDPGAgent(
         nb_actions=6,
-        actor=actor,
-        critic=keras.Model([action, seen], dense(1)(hidden)),
+        actor=keras.Model(seen, policy),
+        critic=keras.Model([action, seen], value),
         critic_action_input=action,
         memory=filled(limit, np.zeros(17, np.float32), Field("float32", (6,))),
         batch_size=batch_size,
@@ -193,12 +177,9 @@ class Pace(Callback):
 
 def train_cartpole(nb_steps):
     env, pace = gym.make("CartPole-v1"), Pace()
-    dense = keras.layers.Dense
-    model = keras.Sequential(
-        [keras.Input((4,)), dense(64, activation="relu"), dense(64, activation="relu"), dense(2)]
-    )
+    observation = keras.Input((4,))
     agent = DQNAgent(
-        model=model,
+        model=keras.Model(observation, mlp(observation, (64, 64), 2)),
         nb_actions=2,
         memory=DeviceMemory(limit=50_000),
         nb_steps_warmup=500,

@@ -9,6 +9,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import ours_adapters
+from networks import mlp, nature_cnn
 from peers import side
 
 from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent
@@ -46,13 +47,6 @@ class Frames(gym.Env):
     def step(self, action):
         self.t += 1
         return self.frames[self.t % 100], float(self.t % 3), self.t >= 1_000, False, {}
-
-
-def mlp(inputs, hidden, outputs, activation=None):
-    x = inputs
-    for units in hidden:
-        x = keras.layers.Dense(units, activation="relu")(x)
-    return keras.layers.Dense(outputs, activation=activation)(x)
 
 
 def dqn_cartpole(seed):
@@ -97,23 +91,9 @@ def ddpg_pendulum(seed):
 
 
 def nature_dqn(seed):
-    conv = keras.layers.Conv2D
-    model = keras.Sequential(
-        [
-            keras.Input((4, 84, 84), dtype="uint8"),
-            keras.layers.Permute((2, 3, 1)),  # from the window first, as in keras-rl, to last
-            keras.layers.Rescaling(1 / 255),
-            conv(32, 8, strides=4, activation="relu"),
-            conv(64, 4, strides=2, activation="relu"),
-            conv(64, 3, activation="relu"),
-            keras.layers.Flatten(),
-            keras.layers.Dense(512, activation="relu"),
-            keras.layers.Dense(4),
-        ]
-    )
     memory = DeviceMemory(limit=NATURE_FRAMES, window_length=4)
     agent = DQNAgent(
-        model=model,
+        model=nature_cnn(nb_actions=4),
         nb_actions=4,
         memory=memory,
         policy=EpsGreedyQPolicy(eps=0.1),
