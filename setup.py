@@ -19,6 +19,7 @@ REQUIRED = [
     "numpy>=2.0,<3",
     "psutil>=5.9.5,<8",
     "nvidia-ml-py>=12.535,<14",
+    "h5py>=3.11,<4",
     "safetensors>=0.4.3,<1",
     "rich>=13,<16",
 ]

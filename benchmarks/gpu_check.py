@@ -139,7 +139,7 @@ def ddpg(batch_size, limit, updates):
 
 
 def time_updates(name, make, batch_size, limit, updates):
-    """One environment step's call: row write, `updates` updates, act."""
+    """A step outside `fit`: a call that writes a row and learns `updates` times, one that acts."""
     agent, observation = make(batch_size, limit, updates)
     agent.compile("adam")
     agent.training, agent.step = True, 1

@@ -30,6 +30,7 @@ class StepTimes(Callback):
     def __init__(self, verbose=1, clock=time.perf_counter):
         super().__init__()
         self.verbose, self._clock = verbose, clock
+        self.seconds, self.steps = dict.fromkeys(_PARTS, 0.0), 0
 
     def on_train_begin(self, logs=None):
         self.seconds, self.steps = dict.fromkeys(_PARTS, 0.0), 0
@@ -54,6 +55,8 @@ class StepTimes(Callback):
 
     def summary(self) -> str:
         """One line: microseconds a step of every part, and its share."""
+        if not self.steps:
+            return "no step was timed"
         total = sum(self.seconds.values()) or 1.0
         parts = (
             f"{part} {1e6 * spent / self.steps:.0f} us ({spent / total:.0%})"

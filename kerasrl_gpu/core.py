@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 
+import keras
 import numpy as np
 
-from kerasrl_gpu import host, keras_rl, loop
+from kerasrl_gpu import host, keras_rl, loop, tracing
 from kerasrl_gpu.errors import (
     ArgumentError,
     NotCompiled,
@@ -89,22 +90,24 @@ class Agent(keras_rl.Agent):
         # the global generator on purpose: np.random.seed at a script's top still decides
         self.seed = int(np.random.randint(2**31) if seed is None else seed)  # noqa: NPY002
         self.compiled, self.stop_training, self.stop_reason = False, False, None
-        self.in_loop = False  # inside fit or test: `loop` sets it
+        self.in_loop = False  # inside fit or test
         # of the step that ends here, set by `loop`: whether time ran out, and what is seen next
         self.truncated, self.upcoming = False, None
         self.recent_observation = self.recent_action = None
         self._given_memory, self.memory = memory, None
+        self._rule = Rule(gamma=self.gamma, bootstrap_truncated=truncation == "bootstrap")
         self._trainer, self._prepared = None, False
         self._acts_separately = self._learns_on_host = False
         self._nb_runs, self._seeded = 0, seed is not None
         self._shown = None  # the observation that the running call answers
+        self._traced_as = None
 
     # The memory and the compiled calls ------------------------------------------------------------
 
     def _take_memory(self, action: Field) -> None:
         """Adopt the memory that was handed in, now that it is known what an action is."""
         self.memory = adopt(self._given_memory, action, self.batch_size)
-        self._recorder = Recorder(self.memory)
+        self._recorder = Recorder(self.memory, self._rule.bootstrap_truncated)
         if self.on_pool:
             self.memory.settle = self.flush
 
@@ -128,8 +131,7 @@ class Agent(keras_rl.Agent):
             (seen, process): an example of what networks see, with a batch axis of 1, and the
             function that makes it inside a compiled call (None: the host does it).
         """
-        if not self.compiled:
-            raise NotCompiled(_COMPILE_FIRST)
+        self.check_compiled()
         if self.on_pool:
             self.memory.look_at(observation)
         state = state or self.memory.get_recent_state(observation)
@@ -138,6 +140,9 @@ class Agent(keras_rl.Agent):
         self._acts_separately = process is None or reason is not None
         if reason is not None:
             warnings.warn(reason, stacklevel=4)
+        self._traced_as = None
+        if process is not None:
+            self._traced_as = self.processor, tracing.attributes_read(self.processor)
         return host.narrow(self.process_state_batch([state])), process
 
     def _make_learner(self, update, act, networks, process) -> None:
@@ -146,7 +151,7 @@ class Agent(keras_rl.Agent):
         self._trainer.learner = Learner(
             update=update,
             act=act,
-            rule=Rule(gamma=self.gamma, bootstrap_truncated=self.truncation == "bootstrap"),
+            rule=self._rule,
             batch_size=self.batch_size,
             updates=self.updates,
             process=process,
@@ -197,7 +202,8 @@ class Agent(keras_rl.Agent):
             self._trainer.copy_targets()
 
     def _target_model(self, name, model):
-        return with_weights(model, self.state.target[name])
+        with keras.utils.custom_object_scope(self.custom_model_objects):
+            return with_weights(model, self.state.target[name])
 
     # One step -----------------------------------------------------------------------------------
 
@@ -219,8 +225,7 @@ class Agent(keras_rl.Agent):
         Args:
             tail: what policy and processor report, behind the update's numbers.
         """
-        if not self.compiled:
-            raise NotCompiled(_COMPILE_FIRST)
+        self.check_compiled()
         closing = self._recorder.record(
             self.recent_observation,
             self.recent_action,
@@ -259,14 +264,23 @@ class Agent(keras_rl.Agent):
         """Learn from what the memory's own `sample` gives, as keras-rl does."""
         if self.on_pool:
             self.memory.store()
+        reports = []
         for _ in range(self.updates if what else 0):
-            experiences = self.memory.sample(self.batch_size)
+            experiences = self._sample()
             if not self._prepared:  # no `forward` came before: a loop of the user's own
                 state = list(experiences[0].state0)
                 self._prepare(state[-1], state)
-            done(self._trainer.learn(what, host.batch(self, experiences)))
+            reports.append(self._trainer.learn(what, host.batch(self, experiences)))
+        if reports:
+            done(np.mean(reports, axis=0).tolist())
         if hard:
             self._copy_targets()
+
+    def _sample(self) -> list:
+        if not self.on_pool:
+            return self.memory.sample(self.batch_size)
+        draw = 0 if self._trainer is None else self._trainer.nb_updates
+        return self.memory.sample(self.batch_size, rule=self._rule, counters=(self.seed, draw))
 
     def _infer(self, states) -> np.ndarray:
         """What the acting network says to B states, f32[B, A], by a call of its own."""
@@ -284,7 +298,7 @@ class Agent(keras_rl.Agent):
     fit, test = loop.fit, loop.test
 
     def get_config(self) -> dict:
-        """keras-rl's keys and ours, plain values."""
+        """The arguments that are plain values; models and processors are saved by themselves."""
         return {
             "gamma": self.gamma,
             "batch_size": self.batch_size,
@@ -297,6 +311,11 @@ class Agent(keras_rl.Agent):
             "truncation": self.truncation,
             "memory": keras_rl.config_of(self.memory),
         }
+
+    def check_compiled(self) -> None:
+        """Raise NotCompiled unless `compile` was called."""
+        if not self.compiled:
+            raise NotCompiled(_COMPILE_FIRST)
 
     def check_observation(self, observation) -> None:
         """Raise ObservationError unless the memory can store it; `loop` asks at once."""
@@ -321,6 +340,7 @@ class Agent(keras_rl.Agent):
             )
         self.flush()
         self.take_weights()
+        self._look_at_processor()
         self._recorder.begin_run(self.recent_observation)
         self.training, self.in_loop = training, True
         if hasattr(self.processor, "training"):
@@ -333,6 +353,14 @@ class Agent(keras_rl.Agent):
         if hasattr(getattr(env, "action_space", None), "seed"):
             env.action_space.seed(seed)
         return seed
+
+    def _look_at_processor(self) -> None:
+        """Compile anew where the processor, or what it reads, is not what was traced."""
+        if self._traced_as is not None:
+            processor, attributes = self._traced_as
+            same = processor is self.processor
+            if not same or not tracing.reads_the_same(processor, attributes):
+                self._prepared = False
 
     def end_run(self, open_observation) -> None:
         """Finish what is queued, and give the Keras models their weights; `loop` calls it.

@@ -33,7 +33,7 @@ class Inputs:
             raise ShapeError(
                 f"the model takes {len(takes)} observation inputs {takes}, the memory gives "
                 f"{len(gives)}: {[array.shape[1:] for array in gives]}. Give the model one input "
-                "for each, in the environment's order or with its names."
+                "for each, with its name or in the order of the sorted names."
             )
         self._names = names if isinstance(seen, dict) else None
         self._squeeze = [
@@ -74,7 +74,7 @@ def _needs_squeeze(model, takes, gives, window) -> bool:
         + (f" or keras.Input({frame})" if window == 1 else "")
         + (
             f", or pass window_length={takes[0]}."
-            if takes[1:] == frame and takes[0]
+            if takes and takes[1:] == frame and takes[0]
             else ", followed by keras.layers.Flatten() if it is dense."
         )
     )
@@ -106,6 +106,11 @@ def action_index(critic, action_input) -> int:
     Raises:
         ArgumentError: none of them is `action_input`.
     """
+    if not critic.built:
+        raise ArgumentError(
+            "the critic is not built; make it as keras.Model([action_input, observation_input], "
+            "output)."
+        )
     for index, tensor in enumerate(critic.inputs):
         if tensor is action_input:
             return index
@@ -118,15 +123,26 @@ def action_index(critic, action_input) -> int:
 
 def build_on(model, seen) -> None:
     """Build a Sequential that was given without its input shape."""
-    if not model.built:
-        model.build((None, *seen.shape[1:]))
+    if model.built:
+        return
+    if not hasattr(seen, "shape"):
+        raise ShapeError(
+            f"the model {model.name!r} is a Sequential without keras.Input, which takes one array; "
+            f"the memory gives {len(seen)}. Build a keras.Model with an input for each."
+        )
+    model.build((None, *seen.shape[1:]))
 
 
 def check_output(model, shape: tuple, what: str) -> None:
     """Raise ShapeError unless the model has one output (batch, *shape)."""
     outputs = model.outputs
+    if any(output.shape[0] is not None for output in outputs):
+        raise ShapeError(
+            f"{what} must take any number of states; {model.name!r} has a fixed batch size. Leave "
+            "batch_size out of keras.Input."
+        )
     came = [tuple(output.shape) for output in outputs]
-    if len(outputs) != 1 or came[0][1:] != shape or (came[0][0] is not None):
+    if len(outputs) != 1 or came[0][1:] != shape:
         raise ShapeError(
             f"{what} must have one output of shape {(None, *shape)}; {model.name!r} has "
             f"{came[0] if len(came) == 1 else came}. "

@@ -9,7 +9,7 @@ import numpy as np
 
 from kerasrl_gpu import callbacks as cb
 from kerasrl_gpu.environment import Environment, warn_of_stacked_frames
-from kerasrl_gpu.errors import NotCompiled, ObservationError, check_count
+from kerasrl_gpu.errors import ObservationError, check_count
 from kerasrl_gpu.observations import as_reward
 
 
@@ -50,13 +50,16 @@ def fit(
     Returns:
         History; its `completed` and `reason` say how the run ended.
     """
-    options = {
-        "action_repetition": action_repetition,
-        "nb_max_start_steps": nb_max_start_steps,
-        "start_step_policy": start_step_policy,
-        "nb_max_episode_steps": nb_max_episode_steps,
-    }
-    _check(agent, nb_steps=nb_steps, **options)
+    options = _checked(
+        agent,
+        nb_max_episode_steps,
+        start_step_policy,
+        nb_steps=nb_steps,
+        action_repetition=action_repetition,
+        nb_max_start_steps=nb_max_start_steps,
+        log_interval=log_interval,
+    )
+    nb_steps, log_interval = options.pop("nb_steps"), options.pop("log_interval")
     loggers = {1: [cb.TrainIntervalLogger(interval=log_interval)], 2: [cb.TrainEpisodeLogger()]}
     extra = loggers.get(min(verbose, 2), []) + ([cb.Visualizer()] if visualize else [])
     run = _Run(agent, env, callbacks, extra, {"nb_steps": nb_steps}, training=True, **options)
@@ -89,13 +92,15 @@ def test(
     Returns:
         History with one entry an episode.
     """
-    options = {
-        "action_repetition": action_repetition,
-        "nb_max_start_steps": nb_max_start_steps,
-        "start_step_policy": start_step_policy,
-        "nb_max_episode_steps": nb_max_episode_steps,
-    }
-    _check(agent, nb_episodes=nb_episodes, **options)
+    options = _checked(
+        agent,
+        nb_max_episode_steps,
+        start_step_policy,
+        nb_episodes=nb_episodes,
+        action_repetition=action_repetition,
+        nb_max_start_steps=nb_max_start_steps,
+    )
+    nb_episodes = options.pop("nb_episodes")
     extra = ([cb.TestLogger()] if verbose else []) + ([cb.Visualizer()] if visualize else [])
     run = _Run(
         agent, env, callbacks, extra, {"nb_episodes": nb_episodes}, training=False, **options
@@ -110,16 +115,17 @@ def test(
     return run.history
 
 
-def _check(agent, *, action_repetition, start_step_policy, **counts):
-    if not agent.compiled:
-        raise NotCompiled(
-            "the agent is not compiled; call agent.compile(keras.optimizers.Adam(1e-3)) first."
-        )
-    check_count("action_repetition", action_repetition, 1)
-    if counts["nb_max_episode_steps"] is None:
-        del counts["nb_max_episode_steps"]
-    for name, count in counts.items():
-        check_count(name, count)
+def _checked(agent, nb_max_episode_steps, start_step_policy, **counts) -> dict:
+    """The options as whole numbers; raises before anything has begun."""
+    agent.check_compiled()
+    least = {"action_repetition": 1, "log_interval": 1}
+    options = {name: check_count(name, n, least.get(name, 0)) for name, n in counts.items()}
+    if nb_max_episode_steps is not None:
+        nb_max_episode_steps = check_count("nb_max_episode_steps", nb_max_episode_steps)
+    return options | {
+        "nb_max_episode_steps": nb_max_episode_steps,
+        "start_step_policy": start_step_policy,
+    }
 
 
 class _Run:
@@ -169,10 +175,14 @@ class _Run:
         except ObservationError as error:
             raise ObservationError(self._where(error)) from error
         finally:
-            agent.end_run(self.observation)
-            logs = {"did_abort": aborted, "completed": completed, "reason": agent.stop_reason}
-            self.callbacks.on_train_end(logs)
-            agent._on_train_end() if self.training else agent._on_test_end()
+            try:
+                agent.end_run(self.observation)
+            finally:
+                reason = agent.stop_reason
+                self.callbacks.on_train_end(
+                    {"did_abort": aborted, "completed": completed, "reason": reason}
+                )
+                agent._on_train_end() if self.training else agent._on_test_end()
 
     def _where(self, error):
         text = str(error)
@@ -254,6 +264,7 @@ class _Run:
                 action = self.processor.process_action(action)
             self.callbacks.on_action_begin(action)
             self.observation, _, terminated, truncated, _ = self._env_step(action)
+            self.agent.check_observation(self.observation)
             self.callbacks.on_action_end(action)
             if terminated or truncated:
                 warnings.warn(

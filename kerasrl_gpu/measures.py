@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import keras
@@ -20,8 +21,10 @@ def resolve(metrics, default) -> list:
         default: a function that is always reported.
 
     Raises:
-        ArgumentError: a name that Keras does not know.
+        ArgumentError: a name that Keras does not know, or nothing that can be called.
     """
+    if isinstance(metrics, str):
+        raise ArgumentError(f"metrics={metrics!r} is one name; pass a list, metrics=[{metrics!r}].")
     return [_measure(metric) for metric in [*(metrics or ()), default]]
 
 
@@ -80,11 +83,14 @@ class Metrics(Sequence):
         return self._values is not None
 
     def fill(self, values: list) -> None:
+        """Take the numbers, f32[M] as a list."""
         self._values = values
 
     def _read(self) -> list:
         if self._values is None:
             self._flush()
+        if self._values is None:  # the update raised, and somebody else reports that
+            self._values = [math.nan] * self._size
         return self._values
 
     def __len__(self):
@@ -100,6 +106,8 @@ class Metrics(Sequence):
         return np.array(self._read(), dtype=dtype)
 
     def __eq__(self, other):
+        if not isinstance(other, (list, tuple, Metrics)):
+            return NotImplemented
         return self._read() == list(other)
 
     def __repr__(self):

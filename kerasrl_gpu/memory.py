@@ -10,7 +10,7 @@ from kerasrl_gpu.errors import ArgumentError, EmptyPool, check_count
 from kerasrl_gpu.keras_rl import Experience, Memory
 from kerasrl_gpu.observations import ObservationSpec, as_reward
 from kerasrl_gpu.pool import reader, ring, transitions
-from kerasrl_gpu.pool.layout import Field, Layout, check_fits
+from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Field, Layout, check_fits
 from kerasrl_gpu.wire import StepWire
 
 
@@ -62,7 +62,9 @@ class DeviceMemory(Memory):
 
     def bind(self, action: Field, span: int = 1) -> None:
         """Say what an action is and how many steps a transition spans, before the first row."""
-        if self.pool is not None and (action, span) != (self._action, self._span):
+        if self.pool is not None and _holds(self._action, action) and span == self._span:
+            return
+        if self.pool is not None:
             raise ArgumentError(
                 f"this memory already holds actions {self._action} read over {self._span} steps; "
                 f"an agent with actions {action} over {span} steps needs a DeviceMemory of its own."
@@ -71,6 +73,11 @@ class DeviceMemory(Memory):
 
     def estimate(self, observation, action: Field | None = None) -> dict:
         """Exact bytes for observations like this one, before anything exists.
+
+        Args:
+            observation: an example.
+            action: what one action is; None takes what the agent said that has this memory, or
+                one int32 where none has it yet.
 
         Returns:
             {"limit", "row_bytes", "nbytes", "fields": {name: bytes in all rows}}.
@@ -105,17 +112,20 @@ class DeviceMemory(Memory):
             observation: an example; None takes the one that was looked at.
 
         Raises:
+            ArgumentError: nothing was looked at.
             PoolTooLarge: it does not fit; names the largest limit that does.
         """
         if observation is not None:
             self.look_at(observation)
         if self.pool is not None:
             return
+        if self.spec is None:
+            raise ArgumentError("the pool needs an example; pass memory.allocate(observation).")
         layout = self._layout(self.spec, self._action or Field("int32", ()))
         budget = self.budget_bytes
         if budget is None:
             budget = engine.device_budget_bytes()
-        if budget is None:
+        if budget is None and "cpu" in engine.device().lower():
             budget = probes.free_for_pool()
         if budget is not None:
             check_fits(layout.limit, layout.row_bytes, budget)
@@ -179,12 +189,22 @@ class DeviceMemory(Memory):
             self.store()
         self.remember(observation, terminal)
 
-    def close_episode(self, observation, ending: int = ring.TRUNCATED) -> None:
-        """End an episode that was left open, with its last observation."""
+    def close_episode(self, observation) -> None:
+        """End an episode that was left open, as truncated.
+
+        Args:
+            observation: its last one. None where nobody knows it: the newest row becomes the
+                final one, and the transition that started there is lost.
+        """
         if self.ring is None or not self.ring.is_open():
             return
-        self.ring.close(ending=ending)
-        self.stage(observation, 0, 0.0)
+        if observation is not None:
+            self.ring.close(ending=ring.TRUNCATED)
+            self.stage(observation, 0, 0.0)
+        else:
+            slot = self.ring.end_at_newest()
+            row = engine.take_rows(self.pool, np.array([slot], np.int32))
+            self.wire.set_again(slot, engine.to_host(row), ring.TRUNCATED | ring.FINAL)
         self.store()
 
     def forget_window(self) -> None:
@@ -225,18 +245,19 @@ class DeviceMemory(Memory):
             length += 1
         return length
 
-    def sample(self, batch_size, batch_idxs=None):
+    def sample(self, batch_size, batch_idxs=None, *, rule=None, counters=None):
         """Transitions as keras-rl's `Experience` tuples, on the host.
 
         Args:
             batch_size: how many, drawn with replacement.
             batch_idxs: rows after the oldest one to start from; rows that cannot start a
                 transition are drawn anew, as in keras-rl.
+            rule, counters: see `draw_batch`.
 
         Raises:
             EmptyPool: no stored row can start a transition.
         """
-        batch = self.read_batch(batch_size, batch_idxs)
+        batch = self.read_batch(batch_size, batch_idxs, rule, counters)
         return [
             Experience(
                 self._state(batch["observation"], row),
@@ -248,30 +269,32 @@ class DeviceMemory(Memory):
             for row in range(batch_size)
         ]
 
-    def read_batch(self, batch_size, offsets=None, rule=None) -> dict:
+    def read_batch(self, batch_size, offsets=None, rule=None, counters=None) -> dict:
+        """`draw_batch` as host arrays."""
+        batch = self.draw_batch(batch_size, offsets, rule, counters)
+        return tree.map_structure(engine.to_host, batch)
+
+    def draw_batch(self, batch_size, offsets=None, rule=None, counters=None) -> dict:
         """Draw (or take) starts and read their transitions, in one compiled call.
 
         Args:
             batch_size: B.
             offsets: i[B], rows after the oldest one; None draws them uniformly.
             rule: `transitions.Rule`; None reads over this memory's span.
+            counters: (seed, draw), which a draw is a pure function of; None counts on.
 
         Returns:
-            see `transitions.read`, as host arrays.
+            see `transitions.read`, on the device.
 
         Raises:
             EmptyPool: no stored row can start a transition.
         """
-        batch = self.draw_batch(batch_size, offsets, rule)
-        return tree.map_structure(engine.to_host, batch)
-
-    def draw_batch(self, batch_size, offsets=None, rule=None) -> dict:
-        """`read_batch`, left on the device."""
         self.settle()
         self.check_can_sample()
         rule = rule or transitions.Rule(span=self._span)
         offsets = np.full(batch_size, -1) if offsets is None else offsets
-        counters, self._draws = (self.seed, self._draws), self._draws + 1
+        if counters is None:
+            counters, self._draws = (self.seed, self._draws), self._draws + 1
         return self._reader(self.pool, self.ring.live(), counters, offsets, rule)
 
     def check_can_sample(self) -> None:
@@ -302,37 +325,38 @@ class DeviceMemory(Memory):
         """Bytes that the pool takes on the device; 0 before the first row."""
         return 0 if self.layout is None else self.layout.nbytes
 
-    def _stored(self) -> dict:
+    def _stored(self, *fields) -> dict:
         self.settle()
-        return reader.stored(self.pool, self.layout, self.ring.live())
+        return reader.stored(self.pool, self.layout, self.ring.live(), fields)
 
     @property
     def observations(self) -> list:
         """Every stored observation, oldest first, copied to the host."""
         if self.ring is None:
             return []
-        leaves = self._stored()["leaves"]
+        stored = self._stored(*(f"leaf/{name}" for name in self.layout.leaves))
         return [
-            self.spec.pack({name: leaf[row] for name, leaf in leaves.items()})
+            self.spec.pack({name: stored[f"leaf/{name}"][row] for name in self.layout.leaves})
             for row in range(self.nb_entries)
         ]
 
     @property
     def actions(self) -> np.ndarray:
         """Every stored action, oldest first; of a final row nothing was done."""
-        return np.zeros(0) if self.ring is None else self._stored()["action"]
+        return np.zeros(0) if self.ring is None else self._stored(ACTION)[ACTION]
 
     @property
     def rewards(self) -> np.ndarray:
         """Every stored reward f32, oldest first."""
-        return np.zeros(0, np.float32) if self.ring is None else self._stored()["reward"]
+        return np.zeros(0, np.float32) if self.ring is None else self._stored(REWARD)[REWARD]
 
     @property
     def terminals(self) -> np.ndarray:
         """Whether each row's step ended its episode, bool; oldest first."""
         if self.ring is None:
             return np.zeros(0, bool)
-        return np.append(self._stored()["final"][1:], bool(self.ring.endings[0]))
+        final = self._stored(FLAGS)[FLAGS] & ring.FINAL != 0
+        return np.append(final[1:], bool(self.ring.endings[0]))
 
     def get_config(self) -> dict:
         """keras-rl's keys and ours."""
@@ -349,3 +373,8 @@ class DeviceMemory(Memory):
             "a DeviceMemory lives on a device and is not pickled or deep-copied; "
             "save the agent with agent.save(path), which writes the pool's rows too."
         )
+
+
+def _holds(stored: Field, action: Field) -> bool:
+    """Whether a pool with such actions can store these, too."""
+    return stored.shape == action.shape and np.can_cast(action.dtype, stored.dtype)

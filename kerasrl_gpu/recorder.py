@@ -15,14 +15,16 @@ class Recorder:
 
     Args:
         memory: a keras-rl Memory.
+        bootstrap_truncated: whether a truncated episode's last value counts.
 
     Attributes:
         on_pool: whether the memory is a DeviceMemory.
         ended: whether the last step ended its episode; the next one only shows its last state.
     """
 
-    def __init__(self, memory):
+    def __init__(self, memory, bootstrap_truncated: bool):
         self.memory = memory
+        self._warns_of_truncation = bootstrap_truncated
         self.on_pool = isinstance(memory, DeviceMemory)
         self.ended = False
         self._open = None  # what an episode that is still open shows last
@@ -47,6 +49,8 @@ class Recorder:
         if not training and hasattr(self.memory, "remember"):
             self.memory.remember(observation, terminal)
         elif not self.on_pool:
+            if terminal and truncated:
+                self._warn_of_truncation()
             self.memory.append(observation, action, reward, terminal, training=training)
         else:
             self.memory.settle()
@@ -64,6 +68,16 @@ class Recorder:
             if closing:
                 self.memory.store()
         return closing
+
+    def _warn_of_truncation(self) -> None:
+        if self._warns_of_truncation:
+            self._warns_of_truncation = False
+            warnings.warn(
+                f"{type(self.memory).__name__} cannot tell an episode that ran out of time from "
+                "one that ended: its last state's value does not count. A DeviceMemory can; "
+                "truncation='terminal' says that it shall be so.",
+                stacklevel=5,
+            )
 
     def check_can_sample(self, batch_size: int) -> None:
         """Raise EmptyPool unless the pool holds a transition; warn where it holds fewer rows."""

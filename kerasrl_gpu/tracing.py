@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from keras import ops
+from keras import ops, tree
 
 from kerasrl_gpu.keras_rl import Processor
 from kerasrl_gpu.traced_array import NotTraceable, TracedArray, device_dtype
@@ -31,7 +31,7 @@ def trace_state_batch(processor, example: np.ndarray) -> tuple[Callable | None, 
 
     Args:
         processor: a keras-rl Processor; None, or one that leaves the method alone, is the identity.
-        example: [B, k, ...], stored states in the dtype that the host's version would get. The
+        example: [B, k, ...], states in the dtype that the host's version would get. The
             probe runs on it and on a second batch of B + 1 of its rows in another order.
 
     Returns:
@@ -48,6 +48,20 @@ def trace_state_batch(processor, example: np.ndarray) -> tuple[Callable | None, 
     return (lambda batch: _call(processor, batch)), None
 
 
+def attributes_read(processor) -> dict:
+    """Copies of the attributes that the method may read: what a traced version depends on."""
+    if processor is None or _is_identity(processor):
+        return {}
+    methods = _methods(type(processor))
+    read = {name for used in _reached(methods) for name in _names(methods[used])}
+    return copy.deepcopy({name: vars(processor)[name] for name in read & vars(processor).keys()})
+
+
+def reads_the_same(processor, before: dict) -> bool:
+    """Whether those attributes are still what `attributes_read` found."""
+    return _same(attributes_read(processor), before)
+
+
 def _is_identity(processor) -> bool:
     return getattr(
         type(processor), _METHOD, None
@@ -56,15 +70,7 @@ def _is_identity(processor) -> bool:
 
 def _call(processor, tensor):
     """The method's result on a tensor, as tensors in the structure that it returned."""
-    return _each_leaf(_leaf_tensor, processor.process_state_batch(TracedArray(tensor)))
-
-
-def _each_leaf(function: Callable, result):
-    if isinstance(result, dict):
-        return {key: _each_leaf(function, value) for key, value in result.items()}
-    if isinstance(result, (list, tuple)):
-        return type(result)(_each_leaf(function, value) for value in result)
-    return function(result)
+    return tree.map_structure(_leaf_tensor, processor.process_state_batch(TracedArray(tensor)))
 
 
 def _leaf_tensor(leaf):
@@ -105,7 +111,7 @@ def _compare(processor, batches: list[np.ndarray]) -> str | None:
     for batch, host in zip(batches, on_host):
         try:
             tensor = ops.convert_to_tensor(batch.astype(device_dtype(batch.dtype)))
-            traced = _each_leaf(ops.convert_to_numpy, _call(processor, tensor))
+            traced = tree.map_structure(ops.convert_to_numpy, _call(processor, tensor))
         except NotTraceable as error:
             return str(error)
         except Exception as error:

@@ -85,7 +85,7 @@ class Trainer:
         if what:
             self.nb_updates += self._updates
         if copy_targets:
-            self.copy_targets()
+            self._state = self.mirror.copy_targets(engine.unpack(self._state))
 
     def answer(self) -> np.ndarray:
         """What the networks said in the last call that was launched, f32[A]."""

@@ -97,6 +97,11 @@ class StepWire(Wire):
         self._reward[...], self._flags[...], self._slot[0] = reward, flags, slot
         self._tail[0], self._size[0] = tail, size
 
+    def set_again(self, slot, row, flags) -> None:
+        """Write a stored row u8[1, row bytes] with other flags."""
+        self.view["row"][...], self._slot[0] = row, slot
+        self._flags[...] = flags
+
     def show(self, position: int, leaves) -> None:
         """Write one observation of the stack to act on, 0 for the oldest."""
         for view, leaf in zip(self._seen, leaves, strict=True):

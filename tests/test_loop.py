@@ -14,6 +14,7 @@ from kerasrl_gpu import DeviceMemory, DQNAgent
 from kerasrl_gpu.callbacks import Callback
 from kerasrl_gpu.errors import ArgumentError, NotCompiled, ObservationError
 from kerasrl_gpu.keras_rl import Processor
+from kerasrl_gpu.measures import Metrics
 
 OBSERVATION, ACTIONS = Box(-np.inf, np.inf, (1,)), Discrete(2)
 NEVER = 10**9
@@ -859,3 +860,56 @@ def test_a_step_of_three_values_is_refused():
 
     with pytest.raises(ObservationError, match=r"step 0: env\.step returned 3 values"):
         fit(Stub(), Three(), 2)
+
+
+# Arguments and ends ------------------------------------------------------------------------------
+
+
+def test_whole_floats_are_counts():
+    agent = Stub()
+    fit(agent, Counter(9), 4.0, action_repetition=2.0, nb_max_episode_steps=3.0)
+    assert agent.step == 4
+    assert agent.observations[:3] == [0, 2, 4]
+
+
+def test_a_wrong_log_interval_is_named():
+    with pytest.raises(ArgumentError, match="log_interval=0"):
+        Stub().fit(Counter(3), 2, log_interval=0)
+
+
+def test_callbacks_hear_of_the_end_also_where_finishing_fails():
+    class Broken(Stub):
+        def end_run(self, open_observation):
+            raise RuntimeError("the device is gone")
+
+    notes = Notes()
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        fit(Broken(), Counter(3), 2, callbacks=[notes])
+    assert notes.calls[-1] == "train end"
+
+
+def test_observations_of_random_start_steps_are_checked():
+    class Bad(gymnasium.Env):
+        observation_space, action_space = Box(0, 1, (4,), np.float32), Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            self.n = 0
+            return np.zeros(4, np.float32), {}
+
+        def step(self, action):
+            self.n += 1
+            shown = np.full(4, np.nan if self.n == 2 else 0, np.float32)
+            return shown, 0.0, False, False, {}
+
+    agent = dqn(3)
+    fit(agent, gymnasium.make("CartPole-v1"), 2)
+    with pytest.raises(ObservationError, match="NaN"):
+        fit(agent, Bad(), 50, nb_max_start_steps=40)
+    assert np.isfinite(agent.memory.observations).all()
+
+
+def test_late_metrics_of_an_update_that_failed_are_nan():
+    metrics = Metrics(2, flush=lambda: None)
+    assert np.isnan(list(metrics)).all()
+    assert metrics != None  # noqa: E711
+    assert Metrics(2, None, [1.0, 2.0]) == (1.0, 2.0)

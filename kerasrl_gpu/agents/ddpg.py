@@ -155,7 +155,7 @@ class DDPGAgent(Agent):
         return names if self.processor is None else names + list(self.processor.metrics_names)
 
     def get_config(self):
-        """keras-rl's keys and ours, plain values."""
+        """The arguments that are plain values; models and processors are saved by themselves."""
         return {
             **super().get_config(),
             "nb_actions": self.nb_actions,

@@ -33,7 +33,7 @@ def dueling(model, dueling_type: str):
     if dueling_type not in DUELING_TYPES:
         raise ArgumentError(f"dueling_type={dueling_type!r}; pass one of {DUELING_TYPES}.")
     nb_actions = model.outputs[0].shape[-1]
-    both = keras.layers.Dense(nb_actions + 1, activation="linear")(model.layers[-2].output)
+    both = keras.layers.Dense(nb_actions + 1, activation="linear")(model.layers[-1].input)
     value, advantage = ops.split(both, [1], axis=-1)
     if dueling_type == "avg":
         advantage = advantage - ops.mean(advantage, axis=-1, keepdims=True)
@@ -125,7 +125,7 @@ class DQNAgent(Agent):
         self._optimizer, self._measures = None, []
         if model.built:
             self._settle_model()
-        self._take_memory(Field("uint8" if self.nb_actions <= 256 else "int32", ()))
+        self._take_memory(Field(str(np.min_scalar_type(self.nb_actions - 1)), ()))
         self.policy = EpsGreedyQPolicy() if policy is None else policy
         self.test_policy = GreedyQPolicy() if test_policy is None else test_policy
 
@@ -187,7 +187,7 @@ class DQNAgent(Agent):
         return names if self.processor is None else names + list(self.processor.metrics_names)
 
     def get_config(self):
-        """keras-rl's keys and ours, plain values."""
+        """The arguments that are plain values; models and processors are saved by themselves."""
         return {
             **super().get_config(),
             "nb_actions": self.nb_actions,

@@ -59,7 +59,7 @@ class Layout:
     Attributes:
         leaves: name -> Field of every observation leaf.
         action: Field of an action.
-        limit: rows in all; rounded down to a multiple of `environments`.
+        limit: rows asked for; `rows` is a multiple of `environments`.
         window: observations that a network sees at once, k.
         environments: E sub-rings.
         cross_episodes: stacks run on across episode boundaries instead of being zero-filled.
@@ -121,14 +121,18 @@ class Layout:
         one = self.fields[name]
         return row[start:stop].view(one.dtype).reshape(one.shape)
 
-    def unpack(self, rows: np.ndarray) -> dict:
-        """{field: dtype[N, *shape]} of rows u8[N, row bytes] on the host."""
-        return {
-            name: np.ascontiguousarray(rows[:, start:stop])
-            .view(self.fields[name].dtype)
-            .reshape(len(rows), *self.fields[name].shape)
-            for name, (start, stop) in self._places.items()
-        }
+    def unpack(self, rows: np.ndarray, names=None) -> dict:
+        """{field: dtype[N, *shape]} of rows u8[N, row bytes] on the host, copied.
+
+        Args:
+            names: the fields that are wanted; None takes all.
+        """
+        fields = {}
+        for name in self.fields if names is None else names:
+            (start, stop), one = self._places[name], self.fields[name]
+            raw = np.array(rows[:, start:stop], order="C")
+            fields[name] = raw.view(one.dtype).reshape(len(rows), *one.shape)
+        return fields
 
 
 def check_fits(limit: int, row_bytes: int, budget_bytes: int) -> None:

@@ -7,8 +7,10 @@ from keras import ops
 
 from kerasrl_gpu import engine
 from kerasrl_gpu.pool import transitions, uniform
-from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Layout
-from kerasrl_gpu.pool.ring import FINAL, Live
+from kerasrl_gpu.pool.layout import Layout
+from kerasrl_gpu.pool.ring import Live
+
+_ROWS_AT_ONCE = 4_096  # copied to the host, of which only the fields asked for are kept
 
 
 class Reader:
@@ -58,18 +60,15 @@ class Reader:
         return read
 
 
-def stored(pool, layout: Layout, live: Live) -> dict:
-    """Every live row of environment 0 on the host, oldest first.
+def stored(pool, layout: Layout, live: Live, fields) -> dict:
+    """Fields of every live row of environment 0 on the host, oldest first.
 
     Returns:
-        "leaves": {name: dtype[N, ...]}; "action" [N, ...]; "reward" f32[N]; "final" bool[N],
-        whether the row is an episode's last observation.
+        {field: dtype[N, ...]}; see `Layout.fields`.
     """
     at = ((live.tail[0] + np.arange(live.size[0])) % layout.capacity).astype(np.int32)
-    fields = layout.unpack(engine.to_host(engine.take_rows(pool, at)))
-    return {
-        "leaves": {name: fields[f"leaf/{name}"] for name in layout.leaves},
-        "action": fields[ACTION],
-        "reward": fields[REWARD],
-        "final": fields[FLAGS] & FINAL != 0,
-    }
+    parts = [
+        layout.unpack(engine.to_host(engine.take_rows(pool, some)), fields)
+        for some in np.array_split(at, max(1, -(-len(at) // _ROWS_AT_ONCE)))
+    ]
+    return {name: np.concatenate([part[name] for part in parts]) for name in fields}

@@ -118,6 +118,19 @@ class Ring:
         if not self._first[environment]:
             self.endings[environment] = self.endings[environment] or ending
 
+    def end_at_newest(self, environment: int = 0) -> int:
+        """Make the newest row the final one of its episode, where nobody knows what came after.
+
+        Returns:
+            its slot; the caller writes FINAL into its flags.
+        """
+        position, starts = self.heads[environment] - 1, self._starts[environment]
+        starts.pop()  # the row's own transition is lost
+        self._note_newest(environment, position, starts)
+        starts.clear()
+        self.endings[environment], self._first[environment] = 0, True
+        return environment * self.layout.capacity + position % self.layout.capacity
+
     def continue_episode(self, environment: int = 0) -> None:
         """Take the next row for one in the middle of an episode whose start is not stored."""
         self._first[environment], self._began[environment] = False, -self.layout.window

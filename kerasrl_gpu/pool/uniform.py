@@ -53,7 +53,7 @@ def _window_stored(layout, flags, steps):
 def sample(pool, layout: Layout, live: Live, seed, draw, batch_size: int, span: int = 1):
     """Draw start rows, each valid row equally likely, with replacement.
 
-    A draw that is not valid is drawn anew, at most ROUNDS times; then the next valid row is taken.
+    A draw that is not valid is drawn anew, ROUNDS draws in all; then the next valid row is taken.
     The caller sees to it that there is one (`Ring.has_start`).
 
     Args:

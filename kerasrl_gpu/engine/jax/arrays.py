@@ -98,13 +98,19 @@ def to_host(array) -> np.ndarray:
 
 def device() -> str:
     """The device that pools are allocated on, as JAX names it."""
-    default = jax.config.jax_default_device or jax.local_devices()[0]
-    return str(default)
+    return str(_default_device())
+
+
+def _default_device():
+    named = jax.config.jax_default_device
+    if isinstance(named, str):
+        return jax.local_devices(backend=named)[0]
+    return named or jax.local_devices()[0]
 
 
 def device_budget_bytes() -> int | None:
     """Bytes that can still be allocated there; None where the device does not say (CPU)."""
-    default = jax.config.jax_default_device or jax.local_devices()[0]
+    default = _default_device()
     if default.platform == "cpu":
         return None
     stats = default.memory_stats()
