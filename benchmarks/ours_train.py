@@ -20,7 +20,7 @@ NATURE_FRAMES = 2_000
 
 
 class Stamps(keras.callbacks.Callback):
-    """Counts steps and nothing else: reading the metrics here would cost a second device call."""
+    """Counts steps and nothing else: reading the metrics here would wait for the device."""
 
     def __init__(self, clock):
         super().__init__()

@@ -13,8 +13,7 @@ class Callback(KerasRLCallback):
     `self.agent` and `self.model` are the agent, `self.env` the environment, `self.params`
     `{"nb_steps": n}` in `fit` and `{"nb_episodes": n}` in `test`. Called through a `CallbackList`
     a hook always gets a dict as its `logs`. Read `logs["metrics"]` one step late, or at the
-    episode's end: its numbers come with the next step's action, and asking sooner costs a device
-    call of its own.
+    episode's end: the device is still at work on its numbers, and asking sooner waits for them.
     """
 
     env = None

@@ -40,13 +40,13 @@ def check_pattern(pattern: str) -> None:
 
 
 class ModelIntervalCheckpoint(Callback):
-    """Saves the agent's weights every `interval` steps; for a resumable run see checkpoints.
+    """Saves the agent's weights every `interval` steps.
 
     Args:
-        filepath: text or path. Its file name may hold `{step}` (environment steps since the
-            agent's first) and the keys of a step's logs, such as `{episode}` and `{reward:.1f}`.
-            Without a field each save replaces the one before. Naming `{metrics[0]}` costs a device
-            call at each save.
+        filepath: text or path. Its file name may hold `{step}` (environment steps of this
+            `fit`) and the keys of a step's logs, such as `{episode}` and `{reward:.1f}`.
+            Without a field each save replaces the one before. Naming `{metrics[0]}` waits for the
+            device at each save.
         interval: environment steps between two saves.
         verbose: 1 prints a line at each save.
 
@@ -64,7 +64,7 @@ class ModelIntervalCheckpoint(Callback):
 
     def on_train_begin(self, logs=None):
         check_pattern(self.filepath)
-        self.total_steps = self.agent.step  # a resumed run goes on counting
+        self.total_steps = self.agent.step  # not always 0 when a run begins
 
     def on_step_end(self, episode_step, logs=None):
         self.total_steps += 1

@@ -85,8 +85,8 @@ class RunningMeans:
 class LateMetrics:
     """Means of an agent's metrics, each read as soon as it is free to read and no sooner.
 
-    Inside `fit` the numbers of step t are computed with the action of step t + 1; reading them
-    earlier would cost a device call of its own. An object without `ready` counts as ready.
+    Inside `fit` the device works on the numbers of step t until the action of step t + 1; reading
+    them earlier waits for it. An object without `ready` counts as ready.
 
     Args:
         names: the agent's `metrics_names`, in the order of the values.

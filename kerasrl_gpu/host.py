@@ -38,7 +38,7 @@ def traced_processor(agent, state):
 
     Returns:
         (process, reason): the function for compiled calls, None where only the host can do it;
-        and why acting takes calls of its own, None where it does not.
+        and why acting takes calls of its own, where somebody has to be told.
     """
     own = overridden(agent)
     if not agent.on_pool:

@@ -79,7 +79,7 @@ class Metrics(Sequence):
 
     @property
     def ready(self) -> bool:
-        """Whether reading costs no device call."""
+        """Whether the numbers are there; reading them sooner waits for the device."""
         return self._values is not None
 
     def fill(self, values: list) -> None:

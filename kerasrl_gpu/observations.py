@@ -56,7 +56,7 @@ class ObservationSpec:
         keep_dtype: store float64 and 64-bit integers as they are.
 
     Attributes:
-        fields: leaf name -> Field, in the structure's order.
+        fields: leaf name -> Field; a dict's in the order of its sorted keys.
     """
 
     def __init__(self, observation, keep_dtype: bool = False):

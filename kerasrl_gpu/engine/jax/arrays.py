@@ -15,7 +15,7 @@ def zeros(shape, dtype):
 
 
 def check_storable(dtype: str) -> None:
-    """Raise ArgumentError unless a column can have this dtype; 64 bits only on request."""
+    """Raise ArgumentError unless a field can have this dtype; 64 bits only on request."""
     if np.dtype(dtype).itemsize == 8 and not jax.config.jax_enable_x64:
         raise ArgumentError(
             f"keep_dtype=True asks JAX to store {dtype}, which it holds as 32 bits. Leave "

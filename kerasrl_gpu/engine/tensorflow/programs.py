@@ -42,9 +42,9 @@ class _Program:
 
 
 class _Step(_Program):
-    def __init__(self, update, act, row, updates, convolutional):
+    def __init__(self, update, act, updates, convolutional):
         super().__init__(convolutional)
-        self._update, self._act, self._row, self._updates = update, act, row, updates
+        self._update, self._act, self._updates = update, act, updates
 
     def __call__(self, state, pool, wire):
         put_rows(pool, wire.view["slot"], wire.view["row"])
@@ -90,7 +90,7 @@ def compile_step(update, act, row, updates=1, convolutional=False):
         program(state, pool, wire) -> (state, pool, f32[A + M]); metrics are means over the
         updates. State and pool are consumed.
     """
-    return _Step(update, act, row, updates, convolutional)
+    return _Step(update, act, updates, convolutional)
 
 
 class _Act(_Program):
