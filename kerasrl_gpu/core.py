@@ -22,8 +22,8 @@ from kerasrl_gpu.mirror import Mirror, with_weights
 from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.pool.transitions import Rule
 from kerasrl_gpu.recorder import Recorder
-from kerasrl_gpu.sequential import adopt
 from kerasrl_gpu.state import TrainState
+from kerasrl_gpu.takeover import adopt
 from kerasrl_gpu.trainer import Trainer
 
 
