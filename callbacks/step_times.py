@@ -4,7 +4,7 @@ import time
 
 from kerasrl_gpu.callbacks.base import Callback
 
-_PARTS = ("network", "environment", "memory", "callbacks")
+_PARTS = ("network", "environment", "update", "callbacks")
 
 
 class StepTimes(Callback):
@@ -12,7 +12,7 @@ class StepTimes(Callback):
 
         network      waiting for the device's answer, and choosing the action
         environment  the environment's steps, rendering and the processor included
-        memory       storing the row, and starting the next update
+        update       storing the row and starting the next update; the first one compiles
         callbacks    everything between two steps, resets included
 
     The device works while callbacks run, so "network" is what is left to wait for. Where it is
@@ -46,7 +46,7 @@ class StepTimes(Callback):
         self._spent("environment")
 
     def on_step_end(self, episode_step, logs=None):
-        self._spent("memory")
+        self._spent("update")
         self.steps += 1
 
     def on_train_end(self, logs=None):

@@ -1,5 +1,6 @@
 """DDPG on Pendulum-v1 with the replay pool on the device; prints the mean test return."""
 
+import argparse
 import random
 
 import gymnasium as gym
@@ -48,7 +49,7 @@ def make_agent(env, seed=SEED):
     return agent
 
 
-def main(nb_steps=10_000, seed=SEED):
+def main(nb_steps, seed=SEED):
     random.seed(seed)  # Keras takes the seeds of its initial weights from here
     env = gym.make("Pendulum-v1")
     agent = make_agent(env, seed)
@@ -58,4 +59,6 @@ def main(nb_steps=10_000, seed=SEED):
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=10_000)
+    main(parser.parse_args().steps)

@@ -3,15 +3,19 @@
 import argparse
 from pathlib import Path
 
-import ale_py
 import gymnasium as gym
 import keras
 import numpy as np
-from PIL import Image
 
 from kerasrl_gpu import DeviceMemory, DQNAgent
 from kerasrl_gpu.policy import EpsGreedyQPolicy, LinearAnnealedPolicy
 from kerasrl_gpu.processors import Processor
+
+try:
+    import ale_py
+    from PIL import Image
+except ImportError as error:
+    raise SystemExit(f"{error}: pip install -e '.[atari]'") from None
 
 WINDOW = 4
 

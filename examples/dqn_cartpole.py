@@ -1,5 +1,6 @@
 """Double DQN on CartPole-v1 with the replay pool on the device; prints the mean test return."""
 
+import argparse
 import random
 
 import gymnasium as gym
@@ -39,7 +40,7 @@ def make_agent(env, nb_steps, seed=SEED):
     return agent
 
 
-def main(nb_steps=100_000, seed=SEED):
+def main(nb_steps, seed=SEED):
     random.seed(seed)  # Keras takes the seeds of its initial weights from here
     env = gym.make("CartPole-v1")
     agent = make_agent(env, nb_steps, seed)
@@ -49,4 +50,6 @@ def main(nb_steps=100_000, seed=SEED):
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=100_000)
+    main(parser.parse_args().steps)

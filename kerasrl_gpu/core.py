@@ -296,6 +296,7 @@ class Agent(keras_rl.Agent):
     # keras-rl's loop ------------------------------------------------------------------------------
 
     fit, test = loop.fit, loop.test
+    train_function = None  # Keras' TensorBoard asks for one
 
     def get_config(self) -> dict:
         """The arguments that are plain values; models and processors are saved by themselves."""

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from keras import tree
 
-from kerasrl_gpu.errors import ObservationError
+from kerasrl_gpu.errors import ArgumentError, ObservationError
 
 
 def warn_of_stacked_frames(env, window_length: int) -> None:
@@ -37,6 +37,10 @@ class Environment:
     """
 
     def __init__(self, env):
+        if isinstance(env, type) or not callable(getattr(env, "step", None)):
+            raise ArgumentError(
+                f"env={env!r} is no environment; pass an object, gymnasium.make('CartPole-v1')."
+            )
         self.env = env
         self._is_gymnasium = isinstance(env, gymnasium.Env)
         self._step = env.step

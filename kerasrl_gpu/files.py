@@ -19,6 +19,7 @@ def save_weights(model, filepath, overwrite: bool = False) -> None:
     The file appears under its name only when it is complete.
 
     Raises:
+        FileNotFoundError: its folder is not there.
         FileExistsError: it is there already and `overwrite` is False.
     """
     save_all({filepath: model}, overwrite)
@@ -28,6 +29,10 @@ def save_all(models: dict, overwrite: bool = False) -> None:
     """`save_weights` for {filepath: model}: all of them, or none."""
     paths = {Path(filepath): model for filepath, model in models.items()}
     for path in paths:
+        if not path.parent.is_dir():
+            raise FileNotFoundError(
+                f"{path}: its folder does not exist; make it first, os.makedirs('{path.parent}')."
+            )
         if path.exists() and not overwrite:
             raise FileExistsError(
                 f"{path} exists; pass overwrite=True to replace it, or another name to keep it."

@@ -67,6 +67,7 @@ def _identity(seen):
 
 
 def _because(reason: str) -> str:
+    reason = reason.rstrip(".")
     return f"{reason}: acting (and what it learns from) takes calls of its own, which is slower."
 
 

@@ -36,6 +36,11 @@ class Inputs:
                 "for each, with its name or in the order of the sorted names."
             )
         self._names = names if isinstance(seen, dict) else None
+        # a model made with a dict of inputs wants a dict, in whatever order
+        self._keys = None
+        if isinstance(getattr(model, "input", None), dict) and action_index is None:
+            key_of = {id(tensor): key for key, tensor in model.input.items()}
+            self._keys = [key_of[id(tensor)] for tensor in model.inputs]
         self._squeeze = [
             _needs_squeeze(model, take, tuple(give.shape)[1:], window)
             for take, give in zip(takes, gives, strict=True)
@@ -58,6 +63,8 @@ class Inputs:
         ]
         if self._action_index is not None:
             inputs.insert(self._action_index, action)
+        if self._keys is not None:
+            return dict(zip(self._keys, inputs, strict=True))
         return inputs[0] if len(inputs) == 1 else inputs
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from kerasrl_gpu import callbacks as cb
 from kerasrl_gpu.environment import Environment, warn_of_stacked_frames
-from kerasrl_gpu.errors import ObservationError, check_count
+from kerasrl_gpu.errors import ArgumentError, ObservationError, check_count
+from kerasrl_gpu.interrupts import Interrupts
 from kerasrl_gpu.observations import as_reward
 
 
@@ -31,7 +32,8 @@ def fit(
     keras-rl's contract: on_train_begin, then for each episode on_episode_begin, its steps
     (on_step_begin, then on_action_begin and on_action_end for each repetition, on_step_end), one
     more `forward` and `backward` with the last observation, on_episode_end; on_train_end whatever
-    happened, also after an exception, which is raised again. Ctrl-C ends a run without one.
+    happened, also after an exception, which is raised again. Ctrl-C ends a run after the step that
+    it comes in, without one.
 
     Args:
         agent: compiled.
@@ -146,9 +148,11 @@ class _Run:
         nb_max_episode_steps,
     ):
         self.agent, self.processor, self.training = agent, agent.processor, training
-        self.environment = Environment(env)
+        self.environment, self.interrupts = Environment(env), Interrupts()
         if agent.on_pool:
             warn_of_stacked_frames(env, agent.memory.window_length)
+        if not isinstance(callbacks or [], (list, tuple)):
+            raise ArgumentError(f"callbacks={callbacks!r}; pass a list of them, callbacks=[...].")
         self.history = cb.History()
         self.callbacks = cb.CallbackList([*(callbacks or []), *extra, self.history])
         self.callbacks.set_model(agent)
@@ -168,7 +172,8 @@ class _Run:
         try:
             agent._on_train_begin() if self.training else agent._on_test_begin()
             self.callbacks.on_train_begin({})
-            yield
+            with self.interrupts:
+                yield
             completed = not agent.stop_training
         except KeyboardInterrupt:
             aborted, agent.stop_reason = True, "keyboard interrupt"
@@ -190,6 +195,7 @@ class _Run:
 
     def step(self):
         """One environment step, with the episode's beginning before and its end behind it."""
+        self.interrupts.check()
         if self.observation is None:
             self._begin_episode()
         agent, callbacks = self.agent, self.callbacks

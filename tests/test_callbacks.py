@@ -959,9 +959,9 @@ def test_step_times_split_a_step_in_four(capsys):
     fit(Agent(), [times], [[step()] * 2])
     assert times.steps == 2
     spent = {part: round(1e6 * seconds) for part, seconds in times.seconds.items()}
-    assert spent == {"network": 4, "environment": 6, "memory": 8, "callbacks": 2}
+    assert spent == {"network": 4, "environment": 6, "update": 8, "callbacks": 2}
     assert capsys.readouterr().out == (
-        "a step takes 10 us: network 2 us (20%), environment 3 us (30%), memory 4 us (40%), "
+        "a step takes 10 us: network 2 us (20%), environment 3 us (30%), update 4 us (40%), "
         "callbacks 1 us (10%)\n"
     )
 

@@ -268,3 +268,8 @@ def test_a_ddpg_reads_both_files_or_none(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"ddpg_critic.h5f: there is no such weight file"):
         agent.load_weights(tmp_path / "ddpg.h5f")
     assert_same(of_model(agent.actor), of_model(model(seed=2)))
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"its folder does not exist.*os.makedirs"):
+        files.save_weights(None, tmp_path / "no" / "x.weights.h5")

@@ -1,5 +1,7 @@
 """What a model takes, what a memory gives, and the sentence where they differ."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -56,3 +58,19 @@ def test_actions_take_the_smallest_type_that_holds_them(nb_actions, dtype):
     agent = DQNAgent(model=model, nb_actions=nb_actions, memory=DeviceMemory(40))
     agent.memory.allocate(np.zeros(4, np.float32))
     assert agent.memory.layout.action.dtype == dtype
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_a_model_with_a_dict_of_inputs_gets_a_dict(window):
+    shapes = {"z": (window, 2), "a": (window, 1)}
+    inputs = {name: keras.Input(shape, name=name) for name, shape in shapes.items()}
+    flat = [keras.layers.Flatten()(inputs[name]) for name in ("z", "a")]
+    model = keras.Model(inputs, Dense(2)(keras.layers.Concatenate()(flat)))
+    seen = {"a": np.ones((1, window, 1), np.float32), "z": np.zeros((1, window, 2), np.float32)}
+    given = Inputs(model, seen, window)(seen)
+    assert {name: tuple(array.shape) for name, array in given.items()} == {
+        name: (1, *shape) for name, shape in shapes.items()
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(given)

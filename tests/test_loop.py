@@ -1,5 +1,9 @@
 """The loop's contract: what it calls in which order, with what, whatever the environment does."""
 
+import os
+import signal
+import threading
+import time
 import warnings
 from types import SimpleNamespace
 
@@ -913,3 +917,74 @@ def test_late_metrics_of_an_update_that_failed_are_nan():
     assert np.isnan(list(metrics)).all()
     assert metrics != None  # noqa: E711
     assert Metrics(2, None, [1.0, 2.0]) == (1.0, 2.0)
+
+
+# Ctrl-C ------------------------------------------------------------------------------------------
+
+
+def press_ctrl_c_after(*delays_s):
+    for delay_s in delays_s:
+        threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+def test_ctrl_c_at_any_moment_loses_nothing(capsys):
+    agent, env = dqn(0), gymnasium.make("CartPole-v1")
+    fit(agent, env, 20)  # compiled, so that the signals meet steps
+    for delay_s in np.linspace(0.1, 0.25, 12):
+        press_ctrl_c_after(delay_s)
+        history = fit(agent, env, 10**7)
+        assert (history.completed, history.reason) == (False, "keyboard interrupt")
+        assert all(np.isfinite(weights).all() for weights in agent.model.get_weights())
+        assert fit(agent, env, 7).completed
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert "Ctrl-C again stops at once" in capsys.readouterr().err
+
+
+def test_a_second_ctrl_c_ends_a_step_that_takes_for_ever():
+    class Slow(Counter):
+        def step(self, action):
+            time.sleep(60)
+
+    press_ctrl_c_after(0.2, 0.4)
+    began_s = time.monotonic()
+    history = fit(Stub(), Slow(), 5)
+    assert not history.completed
+    assert time.monotonic() - began_s < 30
+
+
+def test_a_handler_of_ones_own_is_left_alone():
+    caught = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
+    try:
+        press_ctrl_c_after(0.0)
+        time.sleep(0.2)
+        assert fit(Stub(), Counter(), 3).completed
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert caught == [signal.SIGINT]
+
+
+# What is no environment --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", Counter])
+def test_what_is_no_environment_is_refused(env):
+    with pytest.raises(ArgumentError, match="no environment; pass an object"):
+        fit(Stub(), env, 2)
+
+
+def test_a_dqn_says_which_actions_it_takes():
+    with pytest.raises(ArgumentError, match="Use DDPGAgent"):
+        fit(dqn(0, shape=(3,)), gymnasium.make("Pendulum-v1"), 2)
+    with pytest.raises(ArgumentError, match=r"the environment has 4; pass nb_actions=4"):
+        fit(dqn(0), SimpleEnv(Discrete(4)), 2)
+    with pytest.raises(ArgumentError, match="'eps' is no keras-rl policy"):
+        dqn(0).policy = "eps"
+    with pytest.raises(ArgumentError, match="pass a list of them"):
+        fit(dqn(0), Counter(), 2, callbacks=Notes())
+
+
+class SimpleEnv(Counter):
+    def __init__(self, action_space):
+        super().__init__()
+        self.action_space = action_space

@@ -134,6 +134,11 @@ class DDPGAgent(Agent):
         return self._target_model("critic", self._critic)
 
     @property
+    def optimizer(self):
+        """The critic's Keras optimizer, whose steps Keras' TensorBoard counts."""
+        return self.critic_optimizer
+
+    @property
     def actor_optimizer(self):
         """The actor's Keras optimizer; a learning rate set on it holds from the next update."""
         self.flush()

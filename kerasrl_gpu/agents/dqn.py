@@ -8,11 +8,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from kerasrl_gpu import files, losses, measures, optimizers
+from kerasrl_gpu import files, host, losses, measures, optimizers
 from kerasrl_gpu.core import Agent
 from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.inputs import Inputs, build_on, check_is_keras, check_output
-from kerasrl_gpu.keras_rl import config_of
+from kerasrl_gpu.keras_rl import Policy, config_of
 from kerasrl_gpu.policy import EpsGreedyQPolicy, GreedyQPolicy
 from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.state import Network
@@ -172,6 +172,11 @@ class DQNAgent(Agent):
         self._test_policy = self._adopt(policy, stream=101)
 
     def _adopt(self, policy, stream):
+        if not isinstance(policy, Policy):
+            raise ArgumentError(
+                f"{policy!r} is no keras-rl policy; pass one, such as EpsGreedyQPolicy(eps=0.1) of "
+                "kerasrl_gpu.policy."
+            )
         policy._set_agent(self)
         if hasattr(policy, "seed"):
             policy.seed(self.derived_seed(stream))
@@ -240,6 +245,22 @@ class DQNAgent(Agent):
             networks=[self._model],
             process=process,
         )
+
+    def begin_run(self, env, training):
+        """See `Agent`; also sees that the environment takes such actions."""
+        space = getattr(env, "action_space", None)
+        if self.processor is None or not host.overrides(self.processor, "process_action"):
+            if getattr(space, "low", None) is not None:
+                raise ArgumentError(
+                    f"the environment's actions are numbers, {space}; a DQN chooses one of "
+                    "nb_actions. Use DDPGAgent, or a Processor with process_action."
+                )
+            if getattr(space, "n", self.nb_actions) != self.nb_actions:
+                raise ArgumentError(
+                    f"nb_actions={self.nb_actions}, but the environment has {space.n}; pass "
+                    f"nb_actions={space.n} and a model with as many outputs."
+                )
+        return super().begin_run(env, training)
 
     def forward(self, observation):
         """The action for an observation; inside `fit` also the queued update, in one call."""
