@@ -147,7 +147,7 @@ ROWS = (
         name="nature_dqn_update",
         unit="ms/update",
         better="lower",
-        size=Size(100, 50, 5),
+        size=Size(80, 20, 5),
         quick=Size(70, 5, 2),
         sides=(
             *ours("ours_train.py", "nature_dqn"),
@@ -159,7 +159,7 @@ ROWS = (
         name="sample_32_atari",
         unit="ms/read",
         better="lower",
-        size=Size(20, 50, 5),
+        size=Size(300, 100, 5),  # a pool that was just filled is read slowly at first
         quick=Size(5, 10, 2),
         sides=(
             *ours("ours_pool.py", "sample", "--frames", "{frames}"),
