@@ -100,3 +100,16 @@ def _takes(function, name: str) -> bool:
     except (TypeError, ValueError):
         return False
     return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def add_numbers(total, info):
+    """`total` plus the numbers of an info dict; arrays add elementwise, the rest is left out."""
+    total = {} if total is None else total
+    for key, value in info.items():
+        if isinstance(value, (bool, int, float, np.number, np.bool_)) or (
+            isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+        ):
+            before = total.get(key, 0)
+            if np.shape(before) in ((), np.shape(value)):
+                total[key] = before + value
+    return total

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 
 from kerasrl_gpu import callbacks as cb
-from kerasrl_gpu.environment import Environment, warn_of_stacked_frames
+from kerasrl_gpu.environment import Environment, add_numbers, warn_of_stacked_frames
 from kerasrl_gpu.errors import ArgumentError, ObservationError, check_count
 from kerasrl_gpu.interrupts import Interrupts
 from kerasrl_gpu.observations import as_reward
@@ -236,7 +236,7 @@ class _Run:
             self.agent.check_observation(observation)
             self.callbacks.on_action_end(action)
             if info:
-                infos = _add_numbers(infos, info)
+                infos = add_numbers(infos, info)
             if terminated or truncated:
                 # a state that is both is an ending: nothing follows it
                 return observation, total, True, bool(truncated and not terminated), infos or {}
@@ -301,16 +301,3 @@ class _Run:
         self.callbacks.on_episode_end(self.episode, logs)
         self.episode += 1
         self.observation = None
-
-
-def _add_numbers(total, info):
-    """`total` plus the numbers of an info dict; arrays add elementwise, the rest is left out."""
-    total = {} if total is None else total
-    for key, value in info.items():
-        if isinstance(value, (bool, int, float, np.number, np.bool_)) or (
-            isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
-        ):
-            before = total.get(key, 0)
-            if np.shape(before) in ((), np.shape(value)):
-                total[key] = before + value
-    return total
