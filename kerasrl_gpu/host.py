@@ -18,6 +18,11 @@ def overrides(processor, hook: str) -> bool:
     return getattr(type(processor), hook, None) is not getattr(keras_rl.Processor, hook)
 
 
+def processes_actions(agent) -> bool:
+    """Whether the environment gets other actions than the agent chose."""
+    return agent.processor is not None and overrides(agent.processor, "process_action")
+
+
 def overridden(agent, names=_HOOKS) -> list:
     """Which of these methods a class outside this package defines anew."""
     found = []

@@ -6,10 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from kerasrl_gpu import files, losses, measures, optimizers
+from kerasrl_gpu import files, host, losses, measures, optimizers
 from kerasrl_gpu.core import Agent
 from kerasrl_gpu.errors import ArgumentError, check_count
-from kerasrl_gpu.host import overrides
 from kerasrl_gpu.inputs import Inputs, action_index, build_on, check_is_keras, check_output
 from kerasrl_gpu.keras_rl import config_of
 from kerasrl_gpu.pool.layout import Field
@@ -227,7 +226,7 @@ class DDPGAgent(Agent):
         """See `Agent`; also learns the action bounds."""
         space = getattr(env, "action_space", None)
         self._bounds = None
-        if getattr(space, "low", None) is not None and not self._processes_actions():
+        if getattr(space, "low", None) is not None and not host.processes_actions(self):
             self._bounds = np.float32(space.low), np.float32(space.high)
         return super().begin_run(env, training)
 
@@ -262,9 +261,6 @@ class DDPGAgent(Agent):
         if self._bounds is not None:
             action = np.minimum(np.maximum(action, self._bounds[0]), self._bounds[1])
         return action
-
-    def _processes_actions(self) -> bool:
-        return self.processor is not None and overrides(self.processor, "process_action")
 
     def backward(self, reward, terminal=False):
         """Store the step and learn when it is time; see keras-rl.

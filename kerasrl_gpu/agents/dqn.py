@@ -224,7 +224,7 @@ class DQNAgent(Agent):
     def begin_run(self, env, training):
         """See `Agent`; also sees that the environment takes such actions."""
         space = getattr(env, "action_space", None)
-        if self.processor is None or not host.overrides(self.processor, "process_action"):
+        if not host.processes_actions(self):
             if getattr(space, "low", None) is not None:
                 raise ArgumentError(
                     f"the environment's actions are numbers, {space}; a DQN chooses one of "

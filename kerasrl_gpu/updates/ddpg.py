@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from kerasrl_gpu import engine, losses, measures, targets
+from kerasrl_gpu.updates.step import step
 
 
 class DDPGRule(NamedTuple):
@@ -54,10 +55,9 @@ def critic_update(state, batch, *, actor, critic, optimizer, rule):
         return optimizer.scale(loss, slots), (loss, q, aux)
 
     (_, (loss, q, aux)), gradients = engine.value_and_grad(loss_fn)(online.trainable)
-    if rule.tau is not None:
-        target = losses.blend(target, online, rule.tau)
-    trainable, slots = optimizer.apply(gradients, online.trainable, slots)
-    online = online._replace(trainable=trainable, non_trainable=aux.non_trainable)
+    online, target, slots = step(
+        online, target, slots, gradients, aux.non_trainable, optimizer=optimizer, tau=rule.tau
+    )
     report = measures.report(loss, rule.measures, y[:, None], q)
     return _replace(state, "critic", online, target, slots), report
 
@@ -81,10 +81,9 @@ def actor_update(state, batch, *, actor, critic, optimizer, rule):
         return optimizer.scale(aux.regularisation - ops.mean(q), slots), aux
 
     (_, aux), gradients = engine.value_and_grad(loss_fn)(online.trainable)
-    if rule.tau is not None:
-        target = losses.blend(target, online, rule.tau)
-    trainable, slots = optimizer.apply(gradients, online.trainable, slots)
-    online = online._replace(trainable=trainable, non_trainable=aux.non_trainable)
+    online, target, slots = step(
+        online, target, slots, gradients, aux.non_trainable, optimizer=optimizer, tau=rule.tau
+    )
     return _replace(state, "actor", online, target, slots)
 
 

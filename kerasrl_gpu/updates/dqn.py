@@ -7,6 +7,7 @@ from typing import NamedTuple
 from keras import ops
 
 from kerasrl_gpu import engine, losses, measures, targets
+from kerasrl_gpu.updates.step import step
 
 
 class DQNRule(NamedTuple):
@@ -57,10 +58,9 @@ def dqn_update(state, batch, *, net, optimizer, rule):
         return optimizer.scale(loss, slots), (loss, q, aux)
 
     (_, (loss, q, aux)), gradients = engine.value_and_grad(loss_fn)(online.trainable)
-    if rule.tau is not None:
-        target = losses.blend(target, online, rule.tau)
-    trainable, slots = optimizer.apply(gradients, online.trainable, slots)
-    online = online._replace(trainable=trainable, non_trainable=aux.non_trainable)
+    online, target, slots = step(
+        online, target, slots, gradients, aux.non_trainable, optimizer=optimizer, tau=rule.tau
+    )
     taken = ops.one_hot(ops.cast(batch["action"], "int32"), q.shape[-1], dtype="float32")
     report = measures.report(loss, rule.measures, y[:, None] * taken, q)
     return state._replace(
