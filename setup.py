@@ -25,6 +25,7 @@ REQUIRED = [
 ]
 JAX = "0.5,<0.11"  # below 1.0 every second number may break
 ALE = ["ale-py>=0.10.1,<0.13", "pillow>=10"]
+MUJOCO = ["gymnasium[mujoco]", "mujoco>=3.2,<5"]
 PLOTS = "matplotlib>=3.9,<4"
 
 EXTRAS = {
@@ -32,7 +33,7 @@ EXTRAS = {
     "jax-cuda": [f"jax[cuda12]>={JAX}"],
     "cuda": ["tensorflow[and-cuda]"],  # CUDA 12 and cuDNN 9, as jax-cuda brings them
     "atari": ALE,
-    "mujoco": ["gymnasium[mujoco]", "mujoco>=3.2,<5"],
+    "mujoco": MUJOCO,
     "plots": [PLOTS],
     "test": [
         "pytest>=8.3,<10",
@@ -41,6 +42,7 @@ EXTRAS = {
         "pygame>=2.6,<3",
         f"jax>={JAX}",
         *ALE,
+        *MUJOCO,
         PLOTS,
     ],
 }

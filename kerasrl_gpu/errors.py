@@ -33,6 +33,14 @@ class NotCompiled(KerasRLError, RuntimeError):
     """The agent was used before `compile`."""
 
 
+class CheckpointError(KerasRLError, RuntimeError):
+    """A checkpoint cannot be written, is damaged, or does not fit the agent that it is for."""
+
+
+class SnapshotError(KerasRLError, RuntimeError):
+    """An environment's state cannot be taken, or does not fit the environment it is given to."""
+
+
 class BackendError(KerasRLError, RuntimeError):
     """The Keras backend is one that this package has no engine for."""
 
