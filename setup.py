@@ -74,6 +74,7 @@ setup(
     package_dir={"kerasrl_gpu.callbacks": "callbacks"},
     packages=[*find_packages(include=["kerasrl_gpu", "kerasrl_gpu.*"]), "kerasrl_gpu.callbacks"],
     install_requires=REQUIRED,
+    entry_points={"console_scripts": ["kerasrl-gpu = kerasrl_gpu.cli:main"]},
     extras_require=EXTRAS,
     classifiers=[
         "Development Status :: 3 - Alpha",

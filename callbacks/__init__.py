@@ -11,6 +11,7 @@ _MODULES = {
     "FileLogger": "file_logger",
     "History": "history",
     "ModelIntervalCheckpoint": "interval_checkpoint",
+    "RunCheckpoint": "run_checkpoint",
     "StepTimes": "step_times",
     "TestLogger": "testlogger",
     "TrainEpisodeLogger": "episode_logger",

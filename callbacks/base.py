@@ -2,6 +2,7 @@
 
 import keras
 
+from kerasrl_gpu.callbacks import log_files, states
 from kerasrl_gpu.callbacks.keras_view import KerasView
 from kerasrl_gpu.errors import ArgumentError
 from kerasrl_gpu.keras_rl import Callback as KerasRLCallback
@@ -87,15 +88,38 @@ class CallbackList:
         self.callbacks = list(callbacks or ())
         self.model = None
         self.params = None
+        self._began = [{} for _ in self.callbacks]
         for index, callback in enumerate(self.callbacks):
             _check_callback(index, callback)
         self._view = KerasView()
         self._collect()
 
+    def get_state(self) -> list:
+        """What each callback, and the view that Keras' see, holds of the run; see `states`."""
+        held = [
+            states.get_state(callback, began)
+            for callback, began in zip(self.callbacks, self._began, strict=True)
+        ]
+        return [*held, {"class": "view", "state": self._view.get_state(), "files": {}}]
+
+    def cut_back(self, saved: list) -> None:
+        """Cut log files back to where `get_state` was called; before the run begins."""
+        for callback, entry in states.pairs(self.callbacks, saved):
+            log_files.cut_back(callback, entry["files"])
+
+    def set_state(self, saved: list) -> None:
+        """Put the callbacks where `get_state` was called; after they began the run."""
+        for callback, entry in states.pairs(self.callbacks, saved):
+            states.set_state(callback, entry["state"])
+        for entry in saved:
+            if entry["class"] == "view":
+                self._view.set_state(entry["state"])
+
     def append(self, callback) -> None:
         """Add one more callback, to be called after the others."""
         _check_callback(len(self.callbacks), callback)
         self.callbacks.append(callback)
+        self._began.append({})
         self._collect()
 
     def set_model(self, agent) -> None:
@@ -121,6 +145,7 @@ class CallbackList:
         logs = {} if logs is None else logs
         for call in self._train_begin:
             call(logs)
+        self._began = [states.plain(callback) for callback in self.callbacks]
         self._collect()  # a callback may have chosen its hooks while it began
 
     def on_train_end(self, logs=None) -> None:

@@ -53,6 +53,20 @@ class TrainEpisodeLogger(Callback):
             print(self._line(episode))
             del self._open[episode]
 
+    def get_state(self) -> dict:
+        """The sums of the episodes that are open."""
+        return {
+            episode: [part.get_state() for part in parts] for episode, parts in self._open.items()
+        }
+
+    def set_state(self, state: dict) -> None:
+        """Go on where `get_state` was called."""
+        self._open = {}
+        for episode, parts in state.items():
+            self.on_episode_begin(episode)
+            for part, saved in zip(self._open[episode], parts, strict=True):
+                part.set_state(saved)
+
     def _line(self, episode: int) -> str:
         sums, actions = self._open[episode]
         sums.metrics.flush()

@@ -84,6 +84,22 @@ class FileLogger(Callback):
                 file.write("".join(self._lines).encode())
             self._lines = []
 
+    def log_files(self) -> list:
+        """The file, with every line written that waits."""
+        self.save_data()
+        return [self.filepath]
+
+    def get_state(self) -> dict:
+        """The sums of the episodes that are open."""
+        return {episode: sums.get_state() for episode, sums in self._open.items()}
+
+    def set_state(self, state: dict) -> None:
+        """Go on where `get_state` was called; the file was cut back to there before."""
+        self._lines, self._open = [], {}
+        for episode, sums in state.items():
+            self._open[episode] = EpisodeSums(self.metrics_names)
+            self._open[episode].set_state(sums)
+
     @staticmethod
     def read(filepath) -> dict[str, list]:
         """The newest run in a log file, as lists by name, sorted by episode.

@@ -16,10 +16,13 @@ class History(Callback, keras.callbacks.History):
         epoch: the numbers of the episodes in these lists, from 0.
         completed: whether the run went on to its end; False until it is over.
         reason: why it did not, where somebody gave a reason, else None.
+        resumed: what was restored, absent and ignored, where the run went on from an earlier one,
+            whose episodes then stand before its own; else None.
     """
 
     def __init__(self):
         super().__init__()
+        self.resumed = None
         self._clear()
 
     def on_train_begin(self, logs=None):
@@ -35,6 +38,15 @@ class History(Callback, keras.callbacks.History):
         logs = logs or {}
         self.completed = bool(logs.get("completed", not logs.get("did_abort", False)))
         self.reason = logs.get("reason")
+
+    def get_state(self) -> dict:
+        """The lists so far."""
+        return {"history": {k: list(v) for k, v in self.history.items()}, "epoch": list(self.epoch)}
+
+    def set_state(self, state: dict) -> None:
+        """Go on with the lists that `get_state` returned."""
+        self.history = {name: list(values) for name, values in state["history"].items()}
+        self.epoch = list(state["epoch"])
 
     def _clear(self):
         self.history, self.epoch, self.completed, self.reason = {}, [], False, None

@@ -28,6 +28,14 @@ class KerasView:
         self._means = {}
         self._batch_logs = self._epoch_logs = None
 
+    def get_state(self) -> dict:
+        """The means of the open episode."""
+        return self._metrics.get_state()
+
+    def set_state(self, state: dict) -> None:
+        """Go on where `get_state` was called."""
+        self._metrics.set_state(state)
+
     def on_step_end(self, episode_step, logs: Mapping) -> None:
         self._metrics.push(logs.get("metrics"))
         self._batch_logs = None

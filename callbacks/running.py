@@ -54,6 +54,15 @@ class Spread:
     def mean(self) -> float:
         return self.total / self.count if self.count else math.nan
 
+    def get_state(self) -> dict:
+        """Plain values from which `set_state` goes on."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def set_state(self, state: dict) -> None:
+        """Go on where `get_state` was called."""
+        for name in self.__slots__:
+            setattr(self, name, state[name])
+
     def __str__(self):
         if not self.count:
             return "--"
@@ -129,6 +138,22 @@ class LateMetrics:
             for name, total, count in zip(self.names, self._sums, self._counts, strict=True)
         }
 
+    def get_state(self) -> dict:
+        """Plain values from which `set_state` goes on; reads what waits."""
+        self.flush()
+        newest = None if self.newest is None else [float(value) for value in self.newest]
+        return {
+            "seen": self.seen,
+            "sums": list(self._sums),
+            "counts": list(self._counts),
+            "newest": newest,
+        }
+
+    def set_state(self, state: dict) -> None:
+        """Go on where `get_state` was called, with the same names."""
+        self.seen, self.newest = state["seen"], state["newest"]
+        self._sums, self._counts = list(state["sums"]), list(state["counts"])
+
     def _fold(self, metrics) -> None:
         if len(metrics) != len(self.names):
             raise ShapeError(
@@ -157,6 +182,20 @@ class EpisodeSums:
         """Take the logs of one step's end."""
         self.rewards.add(float(logs["reward"]))
         self.metrics.push(logs.get("metrics"))
+
+    def get_state(self) -> dict:
+        """Plain values from which `set_state` goes on."""
+        return {
+            "rewards": self.rewards.get_state(),
+            "metrics": self.metrics.get_state(),
+            "duration_s": self.duration_s,
+        }
+
+    def set_state(self, state: dict) -> None:
+        """Go on where `get_state` was called; the time in between does not count."""
+        self.rewards.set_state(state["rewards"])
+        self.metrics.set_state(state["metrics"])
+        self.started_s = time.perf_counter() - state["duration_s"]
 
     @property
     def steps(self) -> int:

@@ -13,6 +13,8 @@ _MODULES = {
     "DDPGAgent": "agents.ddpg",
     "DQNAgent": "agents.dqn",
     "DeviceMemory": "memory",
+    "Player": "resume.player",
+    "load": "resume.rebuilding",
 }
 
 __all__ = sorted(_MODULES)

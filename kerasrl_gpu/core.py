@@ -22,6 +22,9 @@ from kerasrl_gpu.mirror import Mirror, with_weights
 from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.pool.transitions import Rule
 from kerasrl_gpu.recorder import Recorder
+from kerasrl_gpu.resume import architecture, restoring, saving
+from kerasrl_gpu.resume.report import Report
+from kerasrl_gpu.runs import Runs
 from kerasrl_gpu.state import TrainState
 from kerasrl_gpu.takeover import adopt
 from kerasrl_gpu.trainer import Trainer
@@ -96,30 +99,33 @@ class Agent(keras_rl.Agent):
         self.recent_observation = self.recent_action = None
         self._given_memory, self.memory = memory, None
         self._rule = Rule(gamma=self.gamma, bootstrap_truncated=truncation == "bootstrap")
-        self._trainer, self._prepared = None, False
+        self.trainer, self.prepared = None, False
         self._acts_separately = self._learns_on_host = False
-        self._nb_runs, self._seeded = 0, seed is not None
         self._shown = None  # the observation that the running call answers
         self._traced_as = None
+        self.runs = Runs(self, seeded=seed is not None)
 
     # The memory and the compiled calls ------------------------------------------------------------
 
     def _take_memory(self, action: Field) -> None:
         """Adopt the memory that was handed in, now that it is known what an action is."""
         self.memory = adopt(self._given_memory, action, self.batch_size)
-        self._recorder = Recorder(self.memory, self._rule.bootstrap_truncated)
+        self.recorder = Recorder(self.memory, self._rule.bootstrap_truncated)
         if self.on_pool:
             self.memory.settle = self.flush
 
     @property
     def on_pool(self) -> bool:
         """Whether transitions are drawn on the device; False under a Memory of the user's own."""
-        return self._recorder.on_pool
+        return self.recorder.on_pool
 
     def _start(self, models: dict, targets: tuple, optimizers: dict) -> None:
         """Make the state afresh; see `Mirror`."""
-        self._trainer = Trainer(Mirror(models, targets, optimizers), self.seed, self.updates)
-        self._prepared = False
+        self.optimizer_descriptions = {
+            name: architecture.describe(optimizer) for name, optimizer in optimizers.items()
+        }
+        self.trainer = Trainer(Mirror(models, targets, optimizers), self.seed, self.updates)
+        self.prepared = False
 
     def _first_look(self, observation, state=None):
         """Allocate the pool for observations like this one and find out how they are processed.
@@ -145,61 +151,61 @@ class Agent(keras_rl.Agent):
             self._traced_as = self.processor, tracing.attributes_read(self.processor)
         return host.narrow(self.process_state_batch([state])), process
 
-    def _make_learner(self, update, act, networks, process) -> None:
+    def _make_learner(self, update, act, process, probe=None) -> None:
         if self.on_pool:  # only now: what the models cannot take is not what the pool will hold
             self.memory.allocate()
-        self._trainer.learner = Learner(
+        self.trainer.learner = Learner(
             update=update,
             act=act,
+            probe=probe,
             rule=self._rule,
             batch_size=self.batch_size,
             updates=self.updates,
             process=process,
-            nb_metrics=1 + len(self._measures),
+            nb_metrics=1 + len(self.measures),
             convolutional=any(
                 len(variable.shape) > 2
-                for model in networks
+                for model in self.networks().values()
                 for variable in model.trainable_variables
             ),
         )
-        self._prepared = True
+        self.prepared = True
 
     # Weights between the device and the user's models -------------------------------------------
 
     @property
     def state(self) -> TrainState:
         """The training state, all queued work done. The next call consumes it: keep no copy."""
-        if self._trainer is None:
+        if self.trainer is None:
             raise NotCompiled(_COMPILE_FIRST)
-        return self._trainer.state
+        return self.trainer.state
 
     @property
     def traces(self) -> dict:
         """Compiled call -> how often it was traced: 1 each, unless a shape changed."""
-        return self._trainer.learner.traces if self._prepared else {}
+        return self.trainer.learner.traces if self.prepared else {}
 
     def flush(self) -> None:
         """Run the queued row and update now; nothing if there is none."""
-        if self._trainer is not None:
-            self._trainer.flush()
+        if self.trainer is not None:
+            self.trainer.flush()
 
     def sync(self) -> None:
         """Give the user's Keras models and optimizers what training has made of them."""
-        if self._trainer is not None:
-            self._trainer.publish()
+        if self.trainer is not None:
+            self.trainer.publish()
 
     def take_weights(self) -> None:
         """Take what the user's models hold, if anybody changed it since the last sync.
 
         Who sets weights while `fit` runs calls this, and the next action goes by them.
         """
-        self._shown = None  # what the old weights said about it does not count
-        if self._trainer is not None:
-            self._trainer.take_weights()
+        if self.trainer is not None and self.trainer.take_weights():
+            self._shown = None  # what the old weights said about it does not count
 
     def _copy_targets(self) -> None:
-        if self._trainer is not None:
-            self._trainer.copy_targets()
+        if self.trainer is not None:
+            self.trainer.copy_targets()
 
     def _target_model(self, name, model):
         with keras.utils.custom_object_scope(self.custom_model_objects):
@@ -211,13 +217,13 @@ class Agent(keras_rl.Agent):
         """What the networks say to an observation, after the queued row and update: f32[A]."""
         shown, self._shown = self._shown, None
         if shown is not None:
-            answer = self._trainer.answer()  # also where it is not asked for: the wire is in use
+            answer = self.trainer.answer()  # also where it is not asked for: the wire is in use
             if shown is observation:
                 return answer
         if not self.in_loop:
             self.take_weights()
         self.memory.see(observation, self.step, checked=self.in_loop)
-        return self._trainer.act(self.memory)
+        return self.trainer.act(self.memory)
 
     def _backward(self, reward, terminal, tail: list) -> Metrics:
         """keras-rl's `backward`: record the step and learn when it is time.
@@ -226,7 +232,7 @@ class Agent(keras_rl.Agent):
             tail: what policy and processor report, behind the update's numbers.
         """
         self.check_compiled()
-        closing = self._recorder.record(
+        closing = self.recorder.record(
             self.recent_observation,
             self.recent_action,
             reward,
@@ -238,7 +244,7 @@ class Agent(keras_rl.Agent):
             checked=self.in_loop,
         )
         self.truncated = False
-        nothing = [math.nan] * (1 + len(self._measures)) + tail
+        nothing = [math.nan] * (1 + len(self.measures)) + tail
         if not self.training or closing:
             return Metrics(len(nothing), self.flush, nothing)
         what = self._what() if self.step % self.train_interval == 0 else ()
@@ -248,8 +254,8 @@ class Agent(keras_rl.Agent):
             self._learn_on_host(what, hard, lambda numbers: metrics.fill(numbers + tail))
             return metrics
         if what:
-            self._recorder.check_can_sample(self.batch_size)
-        self._trainer.queue(
+            self.recorder.check_can_sample(self.batch_size)
+        self.trainer.queue(
             self.memory, what, lambda numbers: metrics.fill(numbers + tail), copy_targets=hard
         )
         if not self.in_loop:
@@ -257,7 +263,7 @@ class Agent(keras_rl.Agent):
         elif self.upcoming is not None and not self._acts_separately:
             self._shown, self.upcoming = self.upcoming, None
             self.memory.see(self._shown, self.step, checked=True)
-            self._trainer.launch()
+            self.trainer.launch()
         return metrics
 
     def _learn_on_host(self, what, hard, done) -> None:
@@ -267,10 +273,10 @@ class Agent(keras_rl.Agent):
         reports = []
         for _ in range(self.updates if what else 0):
             experiences = self._sample()
-            if not self._prepared:  # no `forward` came before: a loop of the user's own
+            if not self.prepared:  # no `forward` came before: a loop of the user's own
                 state = list(experiences[0].state0)
-                self._prepare(state[-1], state)
-            reports.append(self._trainer.learn(what, host.batch(self, experiences)))
+                self.prepare(state[-1], state)
+            reports.append(self.trainer.learn(what, host.batch(self, experiences)))
         if reports:
             done(np.mean(reports, axis=0).tolist())
         if hard:
@@ -279,19 +285,139 @@ class Agent(keras_rl.Agent):
     def _sample(self) -> list:
         if not self.on_pool:
             return self.memory.sample(self.batch_size)
-        draw = 0 if self._trainer is None else self._trainer.nb_updates
+        draw = 0 if self.trainer is None else self.trainer.nb_updates
         return self.memory.sample(self.batch_size, rule=self._rule, counters=(self.seed, draw))
 
     def _infer(self, states) -> np.ndarray:
         """What the acting network says to B states, f32[B, A], by a call of its own."""
         if not self.in_loop:
             self.take_weights()
-        return self._trainer.infer(host.narrow(self.process_state_batch(states)))
+        return self.trainer.infer(host.narrow(self.process_state_batch(states)))
 
     def process_state_batch(self, batch):
         """States as the networks see them: stacked, and through the processor; see keras-rl."""
-        batch = host.stack(self, batch)
+        spec = self.memory.spec if self.on_pool else None
+        batch = host.stack(batch, spec, self.processor)
         return batch if self.processor is None else self.processor.process_state_batch(batch)
+
+    # Checkpoints --------------------------------------------------------------------------------
+
+    def save(self, path, *, keep: int = 2):
+        """Write a checkpoint of everything that decides what comes next.
+
+        Weights, targets, optimizer slots, counters, exploration, noise, every random generator,
+        the replay memory, the environment and the open episode: `fit(env, nb_steps,
+        resume=path)` goes on as if nothing had happened, also in another process. What of the
+        pool did not change since the last checkpoint is linked to that one's files.
+
+        Args:
+            path: run directory; each call adds one checkpoint to it.
+            keep: checkpoints that stay there, the newest ones.
+
+        Returns:
+            the new checkpoint's own path. None while `fit` runs: it is written when the step has
+            ended, and where that fails a warning says why.
+
+        Raises:
+            NotCompiled: there is nothing to save yet.
+            ArgumentError: inside `test`.
+            CheckpointError: it could not be written, or a weight or the last loss is not finite.
+                The older checkpoints stand.
+        """
+        keep = check_count("keep", keep, 1)
+        if self.trainer is None:
+            raise NotCompiled(
+                "there are no weights to save yet: compile the agent, and where the model waits "
+                "for its first observation, start it with keras.Input(shape)."
+            )
+        if not self.in_loop:
+            return saving.save(self, path, keep)
+        if not self.training:
+            raise ArgumentError("save was called inside test; call it after, or inside fit.")
+        self.runs.request_save(path, keep)
+        return None
+
+    def load(self, path, *, allow=()) -> Report:
+        """Take over everything that a checkpoint holds; `fit(..., resume=True)` goes on there.
+
+        The agent has to be built and compiled like the one that wrote it; `kerasrl_gpu.load`
+        does that from the checkpoint alone.
+
+        Args:
+            path: a run directory (its newest checkpoint counts) or one checkpoint.
+            allow: names of what may differ: an argument ("gamma", "batch_size"), "policy",
+                "processor", "network", "optimizer" (the learning rate given here holds), an
+                argument of `fit` ("nb_max_episode_steps"), "environment" (the open episode is
+                closed). The memory's limit may always differ: the newest entries are kept.
+
+        Returns:
+            Report: restored, absent, ignored.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, or it does not fit; says what is there
+                and what to do.
+        """
+        if self.in_loop:
+            raise ArgumentError("load was called inside fit or test; call it before or after.")
+        allow = (allow,) if isinstance(allow, str) else tuple(allow)
+        self.runs.resumed = restoring.load_into(self, path, allow)
+        return self.runs.resumed
+
+    @property
+    def resumed(self) -> Report:
+        """What the last `load` or resumed `fit` brought back."""
+        return self.runs.resumed
+
+    def parts(self) -> dict:
+        """Name -> object whose state decides what comes next; an agent's class adds its own."""
+        return {"processor": self.processor}
+
+    def networks(self) -> dict:
+        """Name -> the user's Keras model of each network that learns."""
+        raise NotImplementedError
+
+    def acting(self) -> dict:
+        """How actions follow from what a network says: see `resume.player`."""
+        raise NotImplementedError
+
+    def get_state(self) -> dict:
+        """The counters, and what was seen and done last, as plain values and arrays."""
+        return {
+            "step": self.step,
+            "seed": self.seed,
+            "seeded": self.runs.seeded,
+            "nb_runs": self.runs.nb_runs,
+            **self.get_acting_state(),
+        }
+
+    def set_state(self, state: dict) -> None:
+        """Go on where `get_state` was called."""
+        self.step, self.seed = state["step"], state["seed"]
+        self.runs.nb_runs, self.runs.seeded = state["nb_runs"], state["seeded"]
+        self.trainer.seed = self.seed
+        self.set_acting_state(state)
+
+    def get_acting_state(self) -> dict:
+        """What the open episode has shown last, and the networks' answer where one waits."""
+        self.flush()
+        return {
+            "recent_observation": self.recent_observation,
+            "recent_action": self.recent_action,
+            "shown": self._shown,
+            "answer": None if self.trainer is None else self.trainer.values,
+        }
+
+    def set_acting_state(self, state: dict) -> None:
+        """Go on where `get_acting_state` was called."""
+        for name in ("recent_observation", "recent_action"):
+            setattr(self, name, state[name])
+        self._shown = state["shown"]
+        if self.trainer is not None:
+            self.trainer.values = state["answer"]
+
+    def outputs(self, states) -> np.ndarray:
+        """What every network says to B states, f32[B, P]; `verify` compares it."""
+        return self.trainer.probe(host.narrow(self.process_state_batch(states)))
 
     # keras-rl's loop ------------------------------------------------------------------------------
 
@@ -320,68 +446,46 @@ class Agent(keras_rl.Agent):
 
     def check_observation(self, observation) -> None:
         """Raise ObservationError unless the memory can store it; `loop` asks at once."""
-        if self.on_pool and self._prepared:
+        if self.on_pool and self.prepared:
             self.memory.spec.leaves(observation, self.step)
         elif observation is None:
             raise ObservationError(f"step {self.step}: the environment returned None.")
 
-    def begin_run(self, env, training: bool) -> int | None:
-        """Get ready for a `fit` or `test`; `loop` calls it.
+    def begin_run(self, env, training: bool, resumed: bool = False) -> int | None:
+        """Get ready for a `fit` or `test`; `Run` calls it.
 
-        Takes over the models' weights where somebody changed them, and closes an episode that was
-        left open as truncated.
+        Takes over the models' weights where somebody changed them. An episode that was left open
+        is closed as truncated, unless this run goes on with it, or tests on another environment.
 
         Returns:
             the seed of the environment's first reset; None where the agent has no seed.
         """
-        if self.in_loop:
-            raise ArgumentError(
-                "fit or test was called inside a running one, which would end its training; call "
-                "it afterwards, or evaluate with a second agent that loads the weights."
-            )
-        self.flush()
-        self.take_weights()
-        self._look_at_processor()
-        self._recorder.begin_run(self.recent_observation)
-        self.training, self.in_loop = training, True
-        if hasattr(self.processor, "training"):
-            self.processor.training = training
-        self.stop_training, self.stop_reason = False, None
-        self._nb_runs += 1
-        if not self._seeded:
-            return None
-        seed = self.derived_seed(self._nb_runs)
-        if hasattr(getattr(env, "action_space", None), "seed"):
-            env.action_space.seed(seed)
-        return seed
+        return self.runs.begin(env, training, resumed)
 
-    def _look_at_processor(self) -> None:
+    def end_run(self, left) -> None:
+        """Finish what is queued, and give the Keras models their weights; `Run` calls it.
+
+        Args:
+            left: where a training run was left, see `run.Left`.
+        """
+        self.runs.end(left)
+
+    def look_at_processor(self) -> None:
         """Compile anew where the processor, or what it reads, is not what was traced."""
         if self._traced_as is not None:
             processor, attributes = self._traced_as
             same = processor is self.processor
             if not same or not tracing.reads_the_same(processor, attributes):
-                self._prepared = False
+                self.prepared = False
 
-    def end_run(self, open_observation) -> None:
-        """Finish what is queued, and give the Keras models their weights; `loop` calls it.
-
-        Args:
-            open_observation: what the episode that is still open shows last; None if none is.
-        """
-        self.in_loop = False
-        if self.training:
-            self._recorder.leave_open(open_observation)
-        self.sync()
-
-    def derived_seed(self, stream: int) -> int:
+    def derived_seed(self, *streams: int) -> int:
         """A seed for one of the run's parts, a pure function of the agent's seed: 0 .. 2**31-1."""
-        return int(np.random.SeedSequence([self.seed, stream]).generate_state(1)[0] >> 1)
+        return int(np.random.SeedSequence([self.seed, *streams]).generate_state(1)[0] >> 1)
 
     @property
     def closing(self) -> bool:
         """Whether the next observation is only the last of an episode: nobody acts on it."""
-        return self._recorder.ended and self.in_loop
+        return self.recorder.ended and self.in_loop
 
     def _see_last(self, observation):
         self.flush()

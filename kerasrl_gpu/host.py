@@ -76,8 +76,12 @@ def _because(reason: str) -> str:
     return f"{reason}: acting (and what it learns from) takes calls of its own, which is slower."
 
 
-def stack(agent, states):
+def stack(states, spec, processor):
     """B states of k observations as one array[B, k, ...].
+
+    Args:
+        spec: `ObservationSpec` of a pool; None without one.
+        processor: keras-rl Processor or None.
 
     Structured observations become {leaf: array[B, k, ...]}, or keras-rl's array of objects where
     a processor waits for it.
@@ -85,9 +89,8 @@ def stack(agent, states):
     first = states[0][0]
     if not isinstance(first, (dict, tuple)):
         return np.asarray(states)
-    if agent.processor is not None or not agent.on_pool:
+    if processor is not None or spec is None:
         return np.array(states, dtype=object)
-    spec = agent.memory.spec
     rows = [[spec.leaves(observation) for observation in state] for state in states]
     return {
         name: np.stack([np.stack([leaves[index] for leaves in row]) for row in rows])

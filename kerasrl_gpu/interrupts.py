@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps: inside one it could lose what a device call has just returned."""
+"""Signals between two steps: inside one they could lose what a device call has just returned."""
 
 from __future__ import annotations
 
@@ -38,3 +38,40 @@ class Interrupts:
         self._asked = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
         print("\nstopping after this step; Ctrl-C again stops at once", file=sys.stderr)
+
+
+class StopSignals:
+    """While installed, the first of some signals asks for a stop; the next one acts as before.
+
+    Nothing changes outside the main thread, where Python cannot set handlers.
+
+    Args:
+        names: "TERM", "INT", "USR1"; those that the system lacks are left out.
+        stop: called with the signal's name.
+    """
+
+    def __init__(self, names, stop):
+        self._names, self._stop, self._before = names, stop, {}
+
+    def install(self) -> bool:
+        """Set the handlers; False where that cannot be done, outside the main thread."""
+        if not self._names:
+            return True
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        for name in self._names:
+            number = getattr(signal, f"SIG{name}", None)
+            if number is not None:
+                self._before[number] = signal.signal(number, self._note)
+        return True
+
+    def restore(self) -> None:
+        """Put back the handlers that were there before."""
+        for number, handler in self._before.items():
+            # None: set from outside Python, which cannot put it back
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._before = {}
+
+    def _note(self, number, frame):
+        self.restore()
+        self._stop(signal.Signals(number).name)

@@ -16,15 +16,26 @@ class Learner:
         rule: how transitions are read.
         batch_size: B.
         updates: updates a call, K.
+        probe: (state, seen) -> f32[B, P], what every network says; None is `act`.
         process: seen -> seen inside the compiled call; a traced `Processor.process_state_batch`.
         nb_metrics: numbers that an update reports, M.
         convolutional: whether any network convolves.
     """
 
     def __init__(
-        self, *, update, act, rule, batch_size, updates, process, nb_metrics, convolutional
+        self,
+        *,
+        update,
+        act,
+        rule,
+        batch_size,
+        updates,
+        process,
+        nb_metrics,
+        convolutional,
+        probe=None,
     ):
-        self._update, self._act, self._process = update, act, process
+        self._update, self._act, self._probe, self._process = update, act, probe or act, process
         self._rule, self._batch_size, self._updates = rule, batch_size, updates
         self.nb_metrics, self._convolutional = nb_metrics, convolutional
         self._programs = {}
@@ -83,6 +94,12 @@ class Learner:
         """program(state, seen as host arrays) -> f32[B, A]."""
         return self._compiled(
             "infer", lambda: engine.compile_infer(self._act, convolutional=self._convolutional)
+        )
+
+    def probe(self):
+        """program(state, seen as host arrays) -> f32[B, P]."""
+        return self._compiled(
+            "probe", lambda: engine.compile_infer(self._probe, convolutional=self._convolutional)
         )
 
     def _act_on_wire(self, memory):

@@ -1,17 +1,11 @@
-"""The one place that steps an environment: keras-rl's `fit` and `test`."""
+"""keras-rl's `fit` and `test`: their arguments, and how long they go on."""
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-
-import numpy as np
-
 from kerasrl_gpu import callbacks as cb
-from kerasrl_gpu.environment import Environment, add_numbers, warn_of_stacked_frames
-from kerasrl_gpu.errors import ArgumentError, ObservationError, check_count
-from kerasrl_gpu.interrupts import Interrupts
-from kerasrl_gpu.observations import as_reward
+from kerasrl_gpu.errors import ArgumentError, check_count
+from kerasrl_gpu.resume.report import Report
+from kerasrl_gpu.run import Run
 
 
 def fit(
@@ -26,6 +20,9 @@ def fit(
     start_step_policy=None,
     log_interval=10000,
     nb_max_episode_steps=None,
+    *,
+    resume=None,
+    allow=(),
 ):
     """Train an agent for `nb_steps` environment steps.
 
@@ -38,7 +35,8 @@ def fit(
     Args:
         agent: compiled.
         env: a Gymnasium environment, or one with the old 4-value `step`.
-        nb_steps: environment steps; the agent's step counter starts at 0, as in keras-rl.
+        nb_steps: environment steps; the agent's step counter starts at 0, as in keras-rl. With
+            `resume` it goes on, and ends when it reaches nb_steps.
         action_repetition: environment steps with one action, seen as one step.
         callbacks: keras-rl's, ours and Keras' own.
         verbose: 0 nothing, 1 a progress bar, 2 a line an episode.
@@ -48,9 +46,17 @@ def fit(
         start_step_policy: observation -> action for them; None draws from the action space.
         log_interval: steps between two summaries under verbose=1.
         nb_max_episode_steps: cut episodes there; a cut is a truncation, not an ending.
+        resume: a run directory (its newest checkpoint counts) or one checkpoint: the agent, the
+            environment and the callbacks go on exactly where that was saved. True goes on where
+            this agent's last `fit` ended or what `agent.load` read. None starts at step 0, with
+            the weights and the memory that the agent has.
+        allow: names of what may differ from the checkpoint; see `agent.load`.
 
     Returns:
-        History; its `completed` and `reason` say how the run ended.
+        History; its `completed` and `reason` say how the run ended, `resumed` what was resumed.
+
+    Raises:
+        CheckpointError: there is nothing to resume, or it does not fit; says what and why.
     """
     options = _checked(
         agent,
@@ -64,8 +70,24 @@ def fit(
     nb_steps, log_interval = options.pop("nb_steps"), options.pop("log_interval")
     loggers = {1: [cb.TrainIntervalLogger(interval=log_interval)], 2: [cb.TrainEpisodeLogger()]}
     extra = loggers.get(min(verbose, 2), []) + ([cb.Visualizer()] if visualize else [])
-    run = _Run(agent, env, callbacks, extra, {"nb_steps": nb_steps}, training=True, **options)
-    agent.step = 0  # before the callbacks begin: they count from it
+    left = _left(agent, resume, allow)
+    run = Run(
+        agent,
+        env,
+        callbacks,
+        extra,
+        {"nb_steps": nb_steps},
+        training=True,
+        left=left,
+        allow=allow,
+        **options,
+    )
+    if left is None:
+        agent.step = 0  # before the callbacks begin: they count from it
+    else:
+        run.history.resumed = agent.resumed
+        if verbose:
+            print(agent.resumed)
     with run.running():
         while agent.step < nb_steps and not agent.stop_training:
             run.step()
@@ -104,7 +126,7 @@ def test(
     )
     nb_episodes = options.pop("nb_episodes")
     extra = ([cb.TestLogger()] if verbose else []) + ([cb.Visualizer()] if visualize else [])
-    run = _Run(
+    run = Run(
         agent, env, callbacks, extra, {"nb_episodes": nb_episodes}, training=False, **options
     )
     before, agent.step = agent.step, 0
@@ -115,6 +137,23 @@ def test(
     finally:
         agent.step = before
     return run.history
+
+
+def _left(agent, resume, allow):
+    """Where to go on; None for a fresh start."""
+    if resume is None or resume is False:
+        return None
+    if resume is not True:
+        agent.load(resume, allow=allow)
+    left = agent.runs.left
+    if left is None:
+        raise ArgumentError(
+            "resume=True goes on where this agent's last fit ended, and there was none; pass "
+            "resume=path of a run directory or a checkpoint, or leave resume out."
+        )
+    if left.env is not None:  # it never left this process
+        agent.runs.resumed = Report(step=agent.step)
+    return left
 
 
 def _checked(agent, nb_max_episode_steps, start_step_policy, **counts) -> dict:
@@ -128,176 +167,3 @@ def _checked(agent, nb_max_episode_steps, start_step_policy, **counts) -> dict:
         "nb_max_episode_steps": nb_max_episode_steps,
         "start_step_policy": start_step_policy,
     }
-
-
-class _Run:
-    """One call of `fit` or `test`: the environment, the callbacks and the open episode."""
-
-    def __init__(
-        self,
-        agent,
-        env,
-        callbacks,
-        extra,
-        params,
-        *,
-        training,
-        action_repetition,
-        nb_max_start_steps,
-        start_step_policy,
-        nb_max_episode_steps,
-    ):
-        self.agent, self.processor, self.training = agent, agent.processor, training
-        self.environment, self.interrupts = Environment(env), Interrupts()
-        if agent.on_pool:
-            warn_of_stacked_frames(env, agent.memory.window_length)
-        if not isinstance(callbacks or [], (list, tuple)):
-            raise ArgumentError(f"callbacks={callbacks!r}; pass a list of them, callbacks=[...].")
-        self.history = cb.History()
-        self.callbacks = cb.CallbackList([*(callbacks or []), *extra, self.history])
-        self.callbacks.set_model(agent)
-        self.callbacks.set_env(env)
-        self.callbacks.set_params(params)
-        self.repetition, self.max_steps = action_repetition, nb_max_episode_steps
-        self.max_start_steps, self.start_policy = nb_max_start_steps, start_step_policy
-        self.episode, self.observation = 0, None
-        self.episode_step, self.episode_reward = 0, 0.0
-        self._random = np.random.default_rng(agent.seed)
-        self._seed = agent.begin_run(env, training)
-
-    @contextlib.contextmanager
-    def running(self):
-        """on_train_begin and on_train_end around the run, whatever ends it."""
-        agent, aborted, completed = self.agent, False, False
-        try:
-            agent._on_train_begin() if self.training else agent._on_test_begin()
-            self.callbacks.on_train_begin({})
-            with self.interrupts:
-                yield
-            completed = not agent.stop_training
-        except KeyboardInterrupt:
-            aborted, agent.stop_reason = True, "keyboard interrupt"
-        except ObservationError as error:
-            raise ObservationError(self._where(error)) from error
-        finally:
-            try:
-                agent.end_run(self.observation)
-            finally:
-                reason = agent.stop_reason
-                self.callbacks.on_train_end(
-                    {"did_abort": aborted, "completed": completed, "reason": reason}
-                )
-                agent._on_train_end() if self.training else agent._on_test_end()
-
-    def _where(self, error):
-        text = str(error)
-        return text if text.startswith("step ") else f"step {self.agent.step}: {text}"
-
-    def step(self):
-        """One environment step, with the episode's beginning before and its end behind it."""
-        self.interrupts.check()
-        if self.observation is None:
-            self._begin_episode()
-        agent, callbacks = self.agent, self.callbacks
-        callbacks.on_step_begin(self.episode_step)
-        action = agent.forward(self.observation)
-        if self.processor is not None:
-            action = self.processor.process_action(action)
-        seen, reward, ended, truncated, info = self._act(action)
-        if not ended and self.max_steps and self.episode_step >= self.max_steps - 1:
-            ended = truncated = True
-        agent.truncated, agent.upcoming = truncated, None if ended else seen
-        metrics = agent.backward(reward, terminal=ended)
-        self.observation = seen  # not before: a step that is broken off did not happen
-        self.episode_reward += reward
-        logs = {
-            "action": action,
-            "observation": self.observation,
-            "reward": reward,
-            "metrics": metrics,
-            "episode": self.episode,
-            "info": info,
-        }
-        if not self.training:
-            del logs["metrics"]
-        callbacks.on_step_end(self.episode_step, logs)
-        self.episode_step += 1
-        agent.step += 1
-        if ended:
-            self._end_episode()
-
-    def _act(self, action):
-        """Repeat an action; (observation, reward summed, ended, truncated, info summed)."""
-        total, infos = 0.0, None
-        for _ in range(self.repetition):
-            self.callbacks.on_action_begin(action)
-            observation, reward, terminated, truncated, info = self._env_step(action)
-            total += as_reward(reward)
-            self.agent.check_observation(observation)
-            self.callbacks.on_action_end(action)
-            if info:
-                infos = add_numbers(infos, info)
-            if terminated or truncated:
-                # a state that is both is an ending: nothing follows it
-                return observation, total, True, bool(truncated and not terminated), infos or {}
-        return observation, total, False, False, infos or {}
-
-    def _env_step(self, action):
-        observation, reward, terminated, truncated, info = self.environment.step(action)
-        if self.processor is None:
-            return observation, reward, terminated, truncated, info
-        done = bool(terminated or truncated)
-        observation, reward, ended, info = self.processor.process_step(
-            observation, reward, done, info
-        )
-        if bool(ended) != done:  # the processor decides; what it ends by itself is an ending
-            terminated, truncated = bool(ended), False
-        return observation, reward, terminated, truncated, info
-
-    def _begin_episode(self):
-        self.callbacks.on_episode_begin(self.episode)
-        self.agent.reset_states()
-        self.episode_step, self.episode_reward = 0, 0.0
-        self._reset()
-        if not self.max_start_steps:
-            return
-        for _ in range(int(self._random.integers(self.max_start_steps + 1))):
-            if self.start_policy is None:
-                action = self.environment.env.action_space.sample()
-            else:
-                action = self.start_policy(self.observation)
-            if self.processor is not None:
-                action = self.processor.process_action(action)
-            self.callbacks.on_action_begin(action)
-            self.observation, _, terminated, truncated, _ = self._env_step(action)
-            self.agent.check_observation(self.observation)
-            self.callbacks.on_action_end(action)
-            if terminated or truncated:
-                warnings.warn(
-                    "the episode ended during its random start steps; lower "
-                    f"nb_max_start_steps={self.max_start_steps}.",
-                    stacklevel=2,
-                )
-                return self._reset()
-
-    def _reset(self):
-        observation, self._seed = self.environment.reset(self._seed), None
-        if self.processor is not None:
-            observation = self.processor.process_observation(observation)
-        if observation is None:
-            raise ObservationError("env.reset() returned None; it has to return an observation.")
-        self.agent.check_observation(observation)
-        self.observation = observation
-
-    def _end_episode(self):
-        # the last observation has not been seen yet: keras-rl's extra pair of calls stores it
-        self.agent.forward(self.observation)
-        self.agent.backward(0.0, terminal=False)
-        logs = {"episode_reward": self.episode_reward}
-        if self.training:
-            logs |= {"nb_episode_steps": self.episode_step, "nb_steps": self.agent.step}
-        else:
-            logs["nb_steps"] = self.episode_step
-        self.callbacks.on_episode_end(self.episode, logs)
-        self.episode += 1
-        self.observation = None

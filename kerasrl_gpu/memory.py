@@ -54,7 +54,8 @@ class DeviceMemory(Memory):
         self.limit = int(limit)
         self.keep_dtype, self.budget_bytes, self.seed = keep_dtype, budget_bytes, seed
         self.spec = self.layout = self.ring = self.pool = self.wire = None
-        self._action, self._span, self._draws = None, 1, 0
+        self._action, self._span, self.nb_draws = None, 1, 0
+        self.saved = None  # (checkpoint, heads) that hold these rows, as far as they did not change
         # runs the step that waits in the wire; the agent that queues steps sets it
         self.settle = lambda: None
 
@@ -71,6 +72,11 @@ class DeviceMemory(Memory):
             )
         self._action, self._span = action, span
 
+    @property
+    def action(self) -> Field:
+        """What one action is."""
+        return self._action or Field("int32", ())
+
     def estimate(self, observation, action: Field | None = None) -> dict:
         """Exact bytes for observations like this one, before anything exists.
 
@@ -83,7 +89,7 @@ class DeviceMemory(Memory):
             {"limit", "row_bytes", "nbytes", "fields": {name: bytes in all rows}}.
         """
         spec = ObservationSpec(observation, self.keep_dtype)
-        layout = self._layout(spec, action or self._action or Field("int32", ()))
+        layout = self._layout(spec, action or self.action)
         return {
             "limit": self.limit,
             "row_bytes": layout.row_bytes,
@@ -121,7 +127,7 @@ class DeviceMemory(Memory):
             return
         if self.spec is None:
             raise ArgumentError("the pool needs an example; pass memory.allocate(observation).")
-        layout = self._layout(self.spec, self._action or Field("int32", ()))
+        layout = self._layout(self.spec, self.action)
         budget = self.budget_bytes
         if budget is None:
             budget = engine.device_budget_bytes()
@@ -294,7 +300,7 @@ class DeviceMemory(Memory):
         rule = rule or transitions.Rule(span=self._span)
         offsets = np.full(batch_size, -1) if offsets is None else offsets
         if counters is None:
-            counters, self._draws = (self.seed, self._draws), self._draws + 1
+            counters, self.nb_draws = (self.seed, self.nb_draws), self.nb_draws + 1
         return self._reader(self.pool, self.ring.live(), counters, offsets, rule)
 
     def check_can_sample(self) -> None:

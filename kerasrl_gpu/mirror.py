@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 
 from kerasrl_gpu import engine
-from kerasrl_gpu.errors import ArgumentError
+from kerasrl_gpu.errors import ArgumentError, CheckpointError
 from kerasrl_gpu.state import TrainState, Weights
+
+_KINDS = Weights._fields
 
 
 class Mirror:
@@ -53,6 +56,40 @@ class Mirror:
         for name, optimizer in self.optimizers.items():
             optimizer.publish(state.slots[name])
         self._note(state)
+
+    def get_state(self, state: TrainState) -> dict:
+        """Everything in the state as host arrays: {"online", "target", "slots"} by network."""
+        return {
+            "online": {name: _to_host(weights) for name, weights in state.online.items()},
+            "target": {name: _to_host(weights) for name, weights in state.target.items()},
+            "slots": {name: list(map(engine.to_host, s)) for name, s in state.slots.items()},
+        }
+
+    def set_state(self, state: TrainState, saved: dict, rates: bool = True) -> TrainState:
+        """The state with what `get_state` returned, or with those of its parts that are given.
+
+        Args:
+            rates: whether the learning rates are taken over, too.
+
+        Raises:
+            CheckpointError: other networks, shapes or slots; nothing has changed then.
+        """
+        online, target, slots = (saved.get(part) for part in ("online", "target", "slots"))
+        check_alike("networks", state.online, online)
+        check_alike("target networks", state.target, target)
+        check_alike("optimizer slots", state.slots, slots)
+        if online is not None:
+            state = state._replace(online=_loaded(state.online, online))
+        if target is not None:
+            state = state._replace(target=_loaded(state.target, target))
+        if slots is not None:
+            state = state._replace(
+                slots={
+                    name: optimizer.load(state.slots[name], slots[name], rates)
+                    for name, optimizer in self.optimizers.items()
+                }
+            )
+        return state
 
     def take(self, state: TrainState) -> TrainState:
         """The state with the weights of every model that somebody changed since the last look."""
@@ -108,6 +145,45 @@ class Mirror:
     def _note(self, state) -> None:
         self._published = state
         self._seen = {name: self._held(name) for name in self._variables}
+
+
+def _to_host(weights: Weights) -> dict:
+    return {
+        "trainable": list(map(engine.to_host, weights.trainable)),
+        "non_trainable": list(map(engine.to_host, weights.non_trainable)),
+    }
+
+
+def _loaded(held: dict, saved: dict) -> dict:
+    return {
+        name: Weights(*(engine.load(getattr(weights, kind), saved[name][kind]) for kind in _KINDS))
+        for name, weights in held.items()
+    }
+
+
+def check_alike(what: str, held: dict, saved: dict | None) -> None:
+    """Raise CheckpointError unless both hold arrays of the same shapes under the same names."""
+    if saved is None:
+        return
+    ours, theirs = _shapes(held), _shapes(saved)
+    if ours != theirs:
+        name = next(n for n in [*theirs, *ours] if ours.get(n) != theirs.get(n))
+        raise CheckpointError(
+            f"the checkpoint's {what} do not fit this agent: {name} has the shapes "
+            f"{theirs.get(name)} there and {ours.get(name)} here. Build the model and compile the "
+            "agent as they were then, or let kerasrl_gpu.load(path) build them."
+        )
+
+
+def _shapes(networks: dict) -> dict:
+    """{"name/kind": shapes} of networks or of lists of slots."""
+    found = {}
+    for name, one in networks.items():
+        one = one._asdict() if isinstance(one, Weights) else one
+        kinds = one if isinstance(one, dict) else {"slots": one}
+        for kind, arrays in kinds.items():
+            found[f"{name}/{kind}"] = [tuple(np.shape(array)) for array in arrays]
+    return found
 
 
 def _check_apart(models: dict) -> None:

@@ -68,6 +68,11 @@ class ObservationSpec:
         self._shapes = [field.shape for field in self.fields.values()]
         self._dtypes = [np.dtype(field.dtype) for field in self.fields.values()]
 
+    @property
+    def example(self):
+        """An observation of this kind."""
+        return self._structure
+
     def leaves(self, observation, step: int | None = None, checked: bool = False) -> list:
         """The observation's arrays in the order of `fields`.
 

@@ -6,6 +6,7 @@ import weakref
 
 import keras
 
+from kerasrl_gpu import engine
 from kerasrl_gpu.errors import ArgumentError
 
 _IN_USE = weakref.WeakSet()  # optimizers that an agent has, also while they wait to be built
@@ -27,7 +28,8 @@ def fresh(optimizer, model):
     if not isinstance(found, keras.optimizers.Optimizer):
         raise ArgumentError(f"optimizer={optimizer!r} is no Keras optimizer; pass 'adam', say.")
     if found.built or found in _IN_USE:
-        found = type(found).from_config(found.get_config())
+        with engine.serializing():
+            found = type(found).from_config(found.get_config())
     _IN_USE.add(found)
     policies = {layer.dtype_policy.name for layer in (model, *model.layers)}
     scales = isinstance(found, keras.optimizers.LossScaleOptimizer)

@@ -98,8 +98,14 @@ class Recorder:
         """Close an episode that was left open as truncated, and forget the acting window."""
         if self.on_pool:
             self.memory.close_episode(recent_observation if self._open is None else self._open)
+        self.forget()
+        self._open = None
+
+    def forget(self) -> None:
+        """Start a new acting window; what is stored stays."""
+        if self.on_pool:
             self.memory.forget_window()
-        self._open, self.ended = None, False
+        self.ended = False
 
     def leave_open(self, observation) -> None:
         """Note what an episode that is still open shows last; None if none is."""

@@ -25,9 +25,11 @@ class Trainer:
     def __init__(self, mirror: Mirror, seed: int, updates: int):
         self.mirror, self.learner = mirror, None
         self.nb_updates = 0
-        self._seed, self._updates = seed, updates
+        self.seed, self._updates = seed, updates
+        self.loss = 0.0  # the last update's
+        self.values = None  # what the last call that acted said, f32[A]
         self._state = mirror.start()
-        self._queued = self._running = self._values = None
+        self._queued = self._running = None
 
     @property
     def state(self) -> TrainState:
@@ -36,13 +38,36 @@ class Trainer:
         self._state = engine.unpack(self._state)
         return self._state
 
+    def get_state(self) -> dict:
+        """Weights, targets, slots and counters, with host arrays; all queued work is done."""
+        state = self.mirror.get_state(self.state)
+        return {**state, "nb_updates": self.nb_updates}
+
+    def set_state(self, saved: dict, rates: bool = True) -> None:
+        """Go on where `get_state` was called, on this backend or another.
+
+        Args:
+            rates: whether the learning rates are taken over, too.
+
+        Raises:
+            CheckpointError: other networks or another optimizer; nothing has changed then.
+        """
+        self._state = self.mirror.set_state(self.state, saved, rates)
+        self.nb_updates, self.loss = saved["nb_updates"], 0.0
+
+    def set_weights(self, online: dict, target: dict | None = None) -> None:
+        """Take networks, and targets where they are given, from `get_state`'s parts."""
+        self._state = self.mirror.set_state(self.state, {"online": online, "target": target})
+
     def publish(self) -> None:
         """Give the user's Keras objects what training has made of them."""
         self.mirror.publish(self.state)
 
-    def take_weights(self) -> None:
-        """Take what the user's models hold, if anybody changed it since the last `publish`."""
-        self._state = self.mirror.take(self.state)
+    def take_weights(self) -> bool:
+        """Take what the user's models hold, and say if anybody changed it since `publish`."""
+        before = self.state
+        self._state = self.mirror.take(before)
+        return self._state is not before
 
     def copy_targets(self) -> None:
         """Give every target its network's weights."""
@@ -54,6 +79,10 @@ class Trainer:
             return engine.to_host(self.learner.act(memory)(self.state, memory.wire))
         self.launch()
         return self.answer()
+
+    def probe(self, seen) -> np.ndarray:
+        """What every network says to observations on the host, f32[B, P]."""
+        return engine.to_host(self.learner.probe()(self.state, seen))
 
     def infer(self, seen) -> np.ndarray:
         """What the networks say to observations on the host, f32[B, A]."""
@@ -70,7 +99,7 @@ class Trainer:
         """
         if what:
             counters = memory.wire.view
-            counters["seed"][...] = self._seed % 2**32
+            counters["seed"][...] = self.seed % 2**32
             counters["draw"][...] = self.nb_updates % 2**32
         self._queued = (memory, what, done, copy_targets)
 
@@ -90,7 +119,7 @@ class Trainer:
     def answer(self) -> np.ndarray:
         """What the networks said in the last call that was launched, f32[A]."""
         self.flush()
-        return self._values
+        return self.values
 
     def flush(self) -> None:
         """Run what is queued and wait for what runs; nothing if there is none."""
@@ -102,13 +131,16 @@ class Trainer:
         values = engine.to_host(out)
         if done is not None:
             cut = len(values) - self.learner.nb_metrics
-            done(values[cut:].tolist())
-            values = values[:cut]
-        self._values = values
+            numbers, values = values[cut:].tolist(), values[:cut]
+            self.loss = numbers[0]
+            done(numbers)
+        self.values = values
 
     def learn(self, what, batch) -> list:
         """One update from a batch on the host; the update's numbers."""
         state = self.mirror.refresh(self.state) if self.mirror.rates_changed() else self.state
         self._state, numbers = self.learner.learn(what)(state, batch)
         self.nb_updates += 1
-        return engine.to_host(numbers).tolist()
+        numbers = engine.to_host(numbers).tolist()
+        self.loss = numbers[0]
+        return numbers

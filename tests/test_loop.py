@@ -783,8 +783,11 @@ def test_test_closes_an_open_episode_too_and_stores_nothing_else(stored):
     fit(agent, Counter(9), 3)
     news()
     run_test(agent, Counter(2), 2)
+    assert news() == []  # another environment: the open episode waits
+    agent.runs.left = agent.runs.left._replace(env=(env := Counter(2)))
+    run_test(agent, env, 2)
     assert news() == [(3, False)]
-    run_test(agent, Counter(2))
+    run_test(agent, env)
     fit(agent, Counter(9), 1)
     assert news() == [(0, False)]  # closed once
 

@@ -102,8 +102,8 @@ def test_updates_on_the_host_report_their_mean():
     agent, _ = learned_on_host(seed=1, updates=3, optimizer=keras.optimizers.SGD(0.0))
     agent.training, agent.step = True, 10
     losses = []
-    learn = agent._trainer.learn
-    agent._trainer.learn = lambda *args: losses.append(learn(*args)) or losses[-1]
+    learn = agent.trainer.learn
+    agent.trainer.learn = lambda *args: losses.append(learn(*args)) or losses[-1]
     agent.forward(np.float32([1]))
     reported = list(agent.backward(1.0, terminal=False))
     assert len(losses) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+from keras import ops
 
 from kerasrl_gpu import files, host, losses, measures, optimizers
 from kerasrl_gpu.core import Agent
@@ -101,7 +102,7 @@ class DDPGAgent(Agent):
         self.random_process = random_process
         if hasattr(random_process, "seed"):
             random_process.seed(self.derived_seed(100))
-        self._optimizer_pair, self._measures, self._bounds = None, [], None
+        self._optimizer_pair, self.measures, self._bounds = None, [], None
         self.reset_states()
 
     def _settle_actor(self):
@@ -155,7 +156,7 @@ class DDPGAgent(Agent):
 
     @property
     def metrics_names(self):
-        names = ["loss", *(name for name, _ in self._measures)]
+        names = ["loss", *(name for name, _ in self.measures)]
         return names if self.processor is None else names + list(self.processor.metrics_names)
 
     def get_config(self):
@@ -163,10 +164,31 @@ class DDPGAgent(Agent):
         return {
             **super().get_config(),
             "nb_actions": self.nb_actions,
+            "critic_action_input_idx": self.critic_action_input_idx,
             "nb_steps_warmup_critic": self.nb_steps_warmup_critic,
             "nb_steps_warmup_actor": self.nb_steps_warmup_actor,
             "random_process": config_of(self.random_process),
         }
+
+    def parts(self):
+        """See `Agent`."""
+        return {**super().parts(), "random_process": self.random_process}
+
+    def networks(self):
+        """See `Agent`."""
+        return {"actor": self._actor, "critic": self._critic}
+
+    def acting(self):
+        """See `Agent`."""
+        low, high = self._bounds or (None, None)
+        return {"network": "actor", "discrete": False, "low": low, "high": high}
+
+    @classmethod
+    def from_config(cls, config, networks, objects):
+        """An agent from `get_config`'s dict, its networks and its objects, both by name."""
+        arguments = {**config, **objects, **networks}
+        index = arguments.pop("critic_action_input_idx")
+        return cls(**arguments, critic_action_input=networks["critic"].inputs[index])
 
     # Learning -----------------------------------------------------------------------------------
 
@@ -185,7 +207,7 @@ class DDPGAgent(Agent):
         metrics = metrics or ()
         if len(metrics) == 2 and all(isinstance(part, (list, tuple)) for part in metrics):
             metrics = metrics[1]
-        self._measures = measures.resolve(metrics, losses.mean_q)
+        self.measures = measures.resolve(metrics, losses.mean_q)
         if self._settled:
             self._start_networks()
         self.compiled = True
@@ -195,13 +217,13 @@ class DDPGAgent(Agent):
         models = dict(zip(names, (self._actor, self._critic), strict=True))
         self._start(models, names, dict(zip(names, self._optimizer_pair, strict=True)))
 
-    def _prepare(self, observation, state=None):
+    def prepare(self, observation, state=None):
         """Build what depends on the first observation: pool, actor, compiled calls."""
         seen, process = self._first_look(observation, state)
         if not self._settled:
             build_on(self._actor, seen)
             self._settle_actor()
-        if self._trainer is None:
+        if self.trainer is None:
             self._start_networks()
         window = self.memory.window_length
         actor = Network(self._actor, Inputs(self._actor, seen, window))
@@ -212,28 +234,37 @@ class DDPGAgent(Agent):
             ddpg_update,
             actor=actor,
             critic=critic,
-            optimizers=self._trainer.mirror.optimizers,
-            rule=DDPGRule(self.delta_clip, tau, self._measures),
+            optimizers=self.trainer.mirror.optimizers,
+            rule=DDPGRule(self.delta_clip, tau, self.measures),
         )
+
+        def act(state, seen):
+            return actor(state.online["actor"], seen, training=False)[0]
+
+        def probe(state, seen):
+            action = act(state, seen)
+            value, _ = critic(state.online["critic"], seen, training=False, action=action)
+            return ops.concatenate([action, value], axis=-1)
+
         self._make_learner(
             update=lambda what: partial(update, what=what),
-            act=lambda state, seen: actor(state.online["actor"], seen, training=False)[0],
-            networks=[self._actor, self._critic],
+            act=act,
+            probe=probe,
             process=process,
         )
 
-    def begin_run(self, env, training):
+    def begin_run(self, env, training, resumed=False):
         """See `Agent`; also learns the action bounds."""
         space = getattr(env, "action_space", None)
         self._bounds = None
         if getattr(space, "low", None) is not None and not host.processes_actions(self):
             self._bounds = np.float32(space.low), np.float32(space.high)
-        return super().begin_run(env, training)
+        return super().begin_run(env, training, resumed)
 
     def forward(self, observation):
         """The action f32[A]; inside `fit` the queued update runs in the same call."""
-        if not self._prepared:
-            self._prepare(observation)
+        if not self.prepared:
+            self.prepare(observation)
         if self.closing:
             return self._see_last(observation)
         if self._acts_separately:
@@ -245,8 +276,8 @@ class DDPGAgent(Agent):
 
     def select_action(self, state):
         """The action f32[A] for a state of `window_length` observations, with noise in training."""
-        if not self._prepared:
-            self._prepare(state[-1], state)
+        if not self.prepared:
+            self.prepare(state[-1], state)
         return self._with_noise(self._infer([state])[0])
 
     def _with_noise(self, action):

@@ -97,7 +97,7 @@ class DQNAgent(Agent):
         self.enable_double_dqn = enable_double_dqn
         self.enable_dueling_network, self.dueling_type = enable_dueling_network, dueling_type
         self._model, self._settled = model, False
-        self._optimizer, self._measures = None, []
+        self._optimizer, self.measures = None, []
         if model.built:
             self._settle_model()
         self._take_memory(Field(str(np.min_scalar_type(self.nb_actions - 1)), ()))
@@ -163,7 +163,7 @@ class DQNAgent(Agent):
 
     @property
     def metrics_names(self):
-        names = ["loss", *(name for name, _ in self._measures), *self._policy.metrics_names]
+        names = ["loss", *(name for name, _ in self.measures), *self._policy.metrics_names]
         return names if self.processor is None else names + list(self.processor.metrics_names)
 
     def get_config(self):
@@ -179,6 +179,27 @@ class DQNAgent(Agent):
             "test_policy": config_of(self._test_policy),
         }
 
+    def parts(self):
+        """See `Agent`."""
+        return {**super().parts(), "policy": self._policy, "test_policy": self._test_policy}
+
+    def networks(self):
+        """See `Agent`."""
+        return {"model": self._model}
+
+    def acting(self):
+        """See `Agent`."""
+        return {"network": "model", "discrete": True}
+
+    @classmethod
+    def from_config(cls, config, networks, objects):
+        """An agent from `get_config`'s dict, its networks and its objects, both by name."""
+        arguments = {**config, **objects, "model": networks["model"]}
+        with_head = arguments.pop("enable_dueling_network")  # the model has it already
+        agent = cls(**arguments)
+        agent.enable_dueling_network = with_head
+        return agent
+
     # Learning -----------------------------------------------------------------------------------
 
     def compile(self, optimizer, metrics=()):
@@ -190,38 +211,37 @@ class DQNAgent(Agent):
                 update behind the loss; mean_q is always added. The list is not changed.
         """
         self.sync()
-        self._measures = measures.resolve(metrics, losses.mean_q)
+        self.measures = measures.resolve(metrics, losses.mean_q)
         self._optimizer = optimizers.fresh(optimizer, self._model)
         if self._settled:
             self._start({"model": self._model}, ("model",), {"model": self._optimizer})
         self.compiled = True
 
-    def _prepare(self, observation, state=None):
+    def prepare(self, observation, state=None):
         """Build what depends on the first observation: pool, model, compiled calls."""
         seen, process = self._first_look(observation, state)
         if not self._settled:
             build_on(self._model, seen)
             self._settle_model()
-        if self._trainer is None:
+        if self.trainer is None:
             self._start({"model": self._model}, ("model",), {"model": self._optimizer})
         net = Network(self._model, Inputs(self._model, seen, self.memory.window_length))
         rule = DQNRule(
             double=self.enable_double_dqn,
             delta=self.delta_clip,
             tau=self.target_model_update if self.target_model_update < 1 else None,
-            measures=self._measures,
+            measures=self.measures,
         )
         update = partial(
-            dqn_update, net=net, optimizer=self._trainer.mirror.optimizers["model"], rule=rule
+            dqn_update, net=net, optimizer=self.trainer.mirror.optimizers["model"], rule=rule
         )
         self._make_learner(
             update=lambda what: update,
             act=lambda state, seen: net(state.online["model"], seen, training=False)[0],
-            networks=[self._model],
             process=process,
         )
 
-    def begin_run(self, env, training):
+    def begin_run(self, env, training, resumed=False):
         """See `Agent`; also sees that the environment takes such actions."""
         space = getattr(env, "action_space", None)
         if not host.processes_actions(self):
@@ -235,12 +255,12 @@ class DQNAgent(Agent):
                     f"nb_actions={self.nb_actions}, but the environment has {space.n}; pass "
                     f"nb_actions={space.n} and a model with as many outputs."
                 )
-        return super().begin_run(env, training)
+        return super().begin_run(env, training, resumed)
 
     def forward(self, observation):
         """The action for an observation; inside `fit` also the queued update, in one call."""
-        if not self._prepared:
-            self._prepare(observation)
+        if not self.prepared:
+            self.prepare(observation)
         if self.closing:
             return self._see_last(observation)
         if self._acts_separately:
@@ -269,8 +289,8 @@ class DQNAgent(Agent):
 
     def compute_batch_q_values(self, state_batch):
         """Q-values f32[B, A] of B states, each a list of `window_length` observations."""
-        if not self._prepared:
-            self._prepare(state_batch[0][-1], state_batch[0])
+        if not self.prepared:
+            self.prepare(state_batch[0][-1], state_batch[0])
         return self._infer(state_batch)
 
     def compute_q_values(self, state):

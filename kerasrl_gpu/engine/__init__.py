@@ -16,9 +16,9 @@ from kerasrl_gpu.errors import BackendError
 NAME = keras.backend.backend()
 
 if NAME == "jax":
-    from kerasrl_gpu.engine.jax import arrays, packing, programs, variables
+    from kerasrl_gpu.engine.jax import arrays, packing, programs, serializing, variables
 elif NAME == "tensorflow":
-    from kerasrl_gpu.engine.tensorflow import arrays, packing, programs, variables
+    from kerasrl_gpu.engine.tensorflow import arrays, packing, programs, serializing, variables
 else:
     raise BackendError(
         f"kerasrl_gpu has no engine for the Keras backend {NAME!r}; it runs on "
@@ -29,6 +29,7 @@ else:
 Optimizer = variables.Optimizer
 adopt = variables.adopt
 clone = variables.clone
+load = variables.load
 overwrite = variables.overwrite
 publish = variables.publish
 value_and_grad = variables.value_and_grad
@@ -48,10 +49,12 @@ zeros = arrays.zeros
 
 cluster = programs.cluster
 compile_act = programs.compile_act
+compile_fill = programs.compile_fill
 compile_infer = programs.compile_infer
 compile_learn = programs.compile_learn
 compile_put = programs.compile_put
 compile_read = programs.compile_read
 compile_step = programs.compile_step
 
+serializing = serializing.serializing
 unpack = packing.unpack

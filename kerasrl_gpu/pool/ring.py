@@ -139,6 +139,44 @@ class Ring:
         """Whether the episode of the last row still waits for its next step."""
         return not self._first[environment]
 
+    def get_state(self) -> dict:
+        """Plain values (JSON) from which `set_state` goes on."""
+        return {
+            "capacity": self.layout.capacity,
+            "heads": list(self.heads),
+            "endings": list(self.endings),
+            "first": list(self._first),
+            "began": list(self._began),
+            "starts": [list(starts) for starts in self._starts],
+            "newest": list(self._newest),
+        }
+
+    def set_state(self, state: dict) -> list[int]:
+        """Go on where `get_state` was called, with the newest rows where not all of them fit.
+
+        Positions count from the rows that are kept where the capacity is another one: more rows
+        may be free now than were ever written.
+
+        Returns:
+            by how much positions moved down, one number an environment: what had position p has
+            p - shift now.
+        """
+        kept = [min(head, state["capacity"], self.layout.capacity) for head in state["heads"]]
+        same = state["capacity"] == self.layout.capacity
+        shifts = [
+            0 if same else head - rows for head, rows in zip(state["heads"], kept, strict=True)
+        ]
+        moved = lambda name: zip(state[name], shifts, strict=True)  # noqa: E731
+        self.heads = [position - shift for position, shift in moved("heads")]
+        self._began = [position - shift for position, shift in moved("began")]
+        self._newest = [
+            None if position is None or position < shift else position - shift
+            for position, shift in moved("newest")
+        ]
+        self.endings, self._first = list(state["endings"]), list(state["first"])
+        self._starts = [deque(starts, maxlen=self.span) for starts in state["starts"]]
+        return shifts
+
     def _note_newest(self, environment, position, starts):
         for age, start in enumerate(reversed(starts), start=1):
             if start:

@@ -111,6 +111,17 @@ def compile_put(row):
     return _Put(lambda pool, message: put_rows(pool, *row(message)), donate=(0,))
 
 
+def compile_fill():
+    """program(pool, slot, rows u8[K, row bytes]) -> pool with K rows from that slot on replaced.
+
+    Consumes the pool; each K compiles once.
+    """
+    return Program(
+        lambda pool, slot, rows: jax.lax.dynamic_update_slice_in_dim(pool, rows, slot, axis=0),
+        donate=(0,),
+    )
+
+
 def compile_learn(update, convolutional=False):
     """program(state, batch of host arrays) -> (state, f32[M] metrics); consumes the state."""
     return Program(update, donate=(0,))

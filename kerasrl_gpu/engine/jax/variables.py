@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 
 def adopt(variables) -> list:
@@ -20,6 +21,14 @@ def clone(leaves) -> list:
 def overwrite(target, source) -> list:
     """The leaves that `target` is from now on: the values of `source`."""
     return clone(source)
+
+
+def load(leaves, arrays) -> list:
+    """The leaves that `leaves` is from now on: the values of host arrays of the same shapes."""
+    return [
+        jnp.array(np.asarray(array).astype(leaf.dtype))
+        for leaf, array in zip(leaves, arrays, strict=True)
+    ]
 
 
 def publish(leaves, variables) -> list:
@@ -67,6 +76,15 @@ class Optimizer:
         slots = list(slots)
         for index, rate in zip(self._rates, self._seen, strict=True):
             slots[index] = jnp.array(rate, copy=True)
+        return slots
+
+    def load(self, slots, arrays, rates: bool) -> list:
+        """The slots that `slots` is from now on, with these learning rates where `rates`."""
+        before, slots = slots, load(slots, arrays)
+        for index in () if rates else self._rates:
+            slots[index] = before[index]
+        publish(slots, self._variables)
+        self._seen = [self._variables[index]._value for index in self._rates]
         return slots
 
     def publish(self, slots) -> None:

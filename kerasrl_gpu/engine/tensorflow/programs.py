@@ -124,6 +124,15 @@ def compile_put(row):
     return _Put()
 
 
+def compile_fill():
+    """program(pool, slot, rows u8[K, row bytes]) -> pool with K rows from that slot on replaced."""
+
+    def fill(pool, slot, rows):
+        return put_rows(pool, tf.range(slot, slot + len(rows)), tf.constant(rows))
+
+    return fill
+
+
 class _OnArrays(_Program):
     """A program over variables and a structure of host arrays; another shape is another trace."""
 

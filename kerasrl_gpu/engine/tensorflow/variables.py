@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -20,6 +21,13 @@ def overwrite(target, source) -> list:
     for variable, value in zip(target, source, strict=True):
         variable.assign(value)
     return target
+
+
+def load(leaves, arrays) -> list:
+    """The leaves that `leaves` is from now on: the values of host arrays of the same shapes."""
+    for variable, array in zip(leaves, arrays, strict=True):
+        variable.assign(np.asarray(array).astype(variable.dtype.as_numpy_dtype))
+    return leaves
 
 
 def publish(leaves, variables) -> list:
@@ -52,6 +60,13 @@ class Optimizer:
     def refresh(self, slots) -> list:
         """`slots`, see `outdated`."""
         return slots
+
+    def load(self, slots, arrays, rates: bool) -> list:
+        """The slots that `slots` is from now on, with these learning rates where `rates`."""
+        held = [variable.numpy() for variable in slots]
+        kept = [not rates and one.name == "learning_rate" for one in self.keras.variables]
+        chosen = zip(held, arrays, kept, strict=True)
+        return load(slots, [mine if keep else theirs for mine, theirs, keep in chosen])
 
     def publish(self, slots) -> None:
         """Nothing to do: the slots are the Keras optimizer's variables."""

@@ -1,0 +1,76 @@
+"""Checkpoints while a run goes on, and when it is told to stop."""
+
+import os
+import time
+import warnings
+
+from kerasrl_gpu.callbacks.base import Callback
+from kerasrl_gpu.callbacks.checks import check_interval
+from kerasrl_gpu.errors import ArgumentError, CheckpointError, check_count, check_number
+from kerasrl_gpu.interrupts import StopSignals
+
+_SIGNALS = ("TERM", "INT", "USR1")
+
+
+class RunCheckpoint(Callback):
+    """Saves the run every so many steps or seconds, and at its end; `fit(resume=path)` goes on.
+
+    A save that fails (a full disk) is a warning; the older checkpoints stand, training goes on,
+    and the next one is tried when it is due. The same with a loss or a weight that is not finite.
+
+    Args:
+        path: run directory; see `agent.save`.
+        every_steps: environment steps from one checkpoint to the next; None: by time alone.
+        every_s: seconds from one checkpoint to the next; None: by steps alone. Without both the
+            run is saved at its end only.
+        keep: checkpoints that stay, the newest ones.
+        signals: True makes TERM, INT and USR1 end the run: the step is finished, the run is
+            saved, `on_train_end` is called, and `fit` returns with `History.reason`. The second
+            signal acts as if this were not here. A tuple of names takes those alone. Nothing is
+            installed in threads other than the main one, and what was there before is put back.
+
+    Raises:
+        ArgumentError: an argument that cannot be honoured.
+    """
+
+    def __init__(self, path, every_steps=None, every_s=None, keep=2, *, signals=False):
+        super().__init__()
+        self.path, self.keep = os.fspath(path), check_count("keep", keep, 1)
+        self.every_steps = None if every_steps is None else check_interval(every_steps, "steps")
+        if every_s is not None:
+            check_number("every_s", every_s, lambda s: s > 0, "a number of seconds above 0")
+        self.every_s = every_s
+        names = _SIGNALS if signals is True else tuple(signals or ())
+        if unknown := [name for name in names if name not in _SIGNALS]:
+            raise ArgumentError(f"signals={unknown}; pass True, or some of {_SIGNALS}.")
+        self._signals = StopSignals(names, self._stop)
+        self._step = self._saved_step = None
+
+    def on_train_begin(self, logs=None):
+        self._step = self._saved_step = self.agent.step
+        self._saved_s = time.monotonic()
+        if not self._signals.install():
+            warnings.warn(
+                "signals do not stop this run: only the main thread can take them.", stacklevel=2
+            )
+
+    def on_step_end(self, episode_step, logs=None):
+        self._step += 1
+        due = self.every_steps is not None and self._step % self.every_steps == 0
+        if not due and self.every_s is not None:
+            due = time.monotonic() - self._saved_s >= self.every_s
+        if due:
+            self.agent.save(self.path, keep=self.keep)  # written when this step has ended
+            self._saved_step, self._saved_s = self._step, time.monotonic()
+
+    def on_train_end(self, logs=None):
+        try:
+            if self._saved_step != self._step and self.agent.runs.can_resume:
+                self.agent.save(self.path, keep=self.keep)
+        except (CheckpointError, OSError) as error:
+            warnings.warn(f"no checkpoint was written at the end: {error}", stacklevel=2)
+        finally:
+            self._signals.restore()
+
+    def _stop(self, name: str) -> None:
+        self.agent.request_stop(f"signal {name}")

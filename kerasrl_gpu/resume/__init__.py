@@ -1,0 +1,1 @@
+"""From an agent to a checkpoint and back; `checkpoint` writes and reads the files."""

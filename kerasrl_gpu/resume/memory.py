@@ -1,0 +1,132 @@
+"""A replay memory in a checkpoint: its counters and window as plain values, its rows in ranges."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from kerasrl_gpu import engine
+from kerasrl_gpu.checkpoint import Range
+from kerasrl_gpu.errors import CheckpointError
+from kerasrl_gpu.observations import ObservationSpec
+from kerasrl_gpu.pool import ranges
+from kerasrl_gpu.pool.layout import ACTION
+
+
+def get_state(memory) -> dict | None:
+    """What a DeviceMemory holds beside its rows; None before the first row."""
+    memory.settle()
+    if memory.pool is None:
+        return None
+    return {
+        "example": memory.spec.example,
+        "fields": _plain(memory.layout.fields),
+        "row_bytes": memory.layout.row_bytes,
+        "ring": memory.ring.get_state(),
+        "nb_draws": memory.nb_draws,
+        "recent_observations": list(memory.recent_observations),
+        "recent_terminals": [bool(terminal) for terminal in memory.recent_terminals],
+    }
+
+
+def rows_of(memory) -> list[Range]:
+    """The pool's rows for `checkpoint.write`; each range is read from the device when asked for."""
+    if memory.pool is None:
+        return []
+    capacity, row_bytes = memory.layout.capacity, memory.layout.row_bytes
+    heads = memory.ring.heads
+    since = [None] * len(heads) if memory.saved is None else memory.saved[1]
+    return [
+        Range(
+            part.name,
+            partial(_read, memory, part, ranges.length(capacity, row_bytes)),
+            since[part.environment] is None
+            or ranges.changed(part, capacity, heads[part.environment], since[part.environment]),
+        )
+        for part in ranges.written(capacity, row_bytes, heads)
+    ]
+
+
+def _read(memory, part, length) -> np.ndarray:
+    """u8[n, row bytes]. Always `length` rows come from the device: one program serves them all."""
+    start = part.environment * memory.layout.capacity + part.start
+    slots = np.minimum(start + np.arange(length), memory.layout.rows - 1).astype(np.int32)
+    rows = engine.to_host(engine.take_rows(memory.pool, slots))
+    return rows[: part.stop - part.start]
+
+
+def set_state(memory, state: dict, saved) -> int:
+    """Give a DeviceMemory what a checkpoint holds; where its limit is smaller, the newest rows.
+
+    Args:
+        memory: of the same window and actions.
+        state: what `get_state` returned.
+        saved: `checkpoint.Saved`, whose rows are read one range at a time.
+
+    Returns:
+        how many rows of the checkpoint did not fit.
+
+    Raises:
+        CheckpointError: observations or actions of another kind, or files that are missing;
+            nothing has changed then.
+    """
+    memory.settle()
+    check_fits(memory, state)
+    was, row_bytes = state["ring"], state["row_bytes"]
+    parts = ranges.written(was["capacity"], row_bytes, was["heads"])
+    missing = sorted({part.name for part in parts} - set(saved.range_names))
+    if missing:
+        raise CheckpointError(
+            f"{saved.path} lacks {len(missing)} files of the pool, pool/{missing[0]} among them. "
+            "Resume from another checkpoint, or take the weights alone: agent.load_weights(path)."
+        )
+    memory.allocate(state["example"])
+    shifts = memory.ring.set_state(was)
+    fill = engine.compile_fill()
+    for part in parts:
+        _fill(memory, fill, part, saved.rows(part.name), was, shifts[part.environment])
+    memory.nb_draws = state["nb_draws"]
+    memory.forget_window()
+    memory.recent_observations.extend(state["recent_observations"])
+    memory.recent_terminals.extend(state["recent_terminals"])
+    same = was["capacity"] == memory.layout.capacity
+    memory.saved = (saved.path, list(was["heads"])) if same else None
+    return sum(min(head, was["capacity"]) for head in was["heads"]) - len(memory.ring)
+
+
+def _fill(memory, fill, part, rows, was, shift) -> None:
+    """Write those of a saved range's rows that are kept, each piece in one call."""
+    capacity, environment = memory.layout.capacity, part.environment
+    newest = was["heads"][environment] - 1
+    slots = np.arange(part.start, part.stop)
+    positions = newest - (newest - slots) % was["capacity"] - shift
+    head = memory.ring.heads[environment]
+    kept = positions >= head - min(head, capacity)
+    slots, rows = positions[kept] % capacity, rows if kept.all() else rows[kept]
+    for start, stop in ranges.runs(slots):
+        slot = environment * capacity + int(slots[start])
+        memory.pool = fill(memory.pool, slot, rows[start:stop])
+
+
+def check_fits(memory, state: dict) -> None:
+    """Raise CheckpointError unless the rows of a checkpoint fit into this memory."""
+    spec = ObservationSpec(state["example"], memory.keep_dtype) if memory.spec is None else None
+    fields = {f"leaf/{name}": leaf for name, leaf in (spec or memory.spec).fields.items()}
+    ours = _plain({**fields, ACTION: memory.action})
+    for name in sorted(set(ours) | set(state["fields"]) - {"reward", "flags"}):
+        here, there = ours.get(name), state["fields"].get(name)
+        if here != there:
+            what = "actions" if name == ACTION else f"observations ({name})"
+            raise CheckpointError(
+                f"the checkpoint holds {what} of {_text(there)}, this agent's are {_text(here)}. "
+                "Resume with an agent and an environment like those that wrote it."
+            )
+
+
+def _plain(fields: dict) -> dict:
+    return {name: [one.dtype, list(one.shape)] for name, one in fields.items()}
+
+
+def _text(field) -> str:
+    return "no kind" if field is None else f"{field[0]}{field[1]}"

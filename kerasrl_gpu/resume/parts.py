@@ -1,0 +1,95 @@
+"""The objects of an agent that a checkpoint holds: policies, noise, processors, global generators.
+
+A class of the user's own says what it holds by `get_state()` and `set_state(state)`, of plain
+values and arrays; without them its plain attributes are taken.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from kerasrl_gpu import attributes
+from kerasrl_gpu.errors import CheckpointError
+from kerasrl_gpu.names import class_name, same_class
+
+
+def get_state(part) -> dict | None:
+    """One part as plain data; None of None.
+
+    Returns:
+        {"class": "module:name", "state", "missing": what of its attributes could not be taken,
+        "description": what `attributes.rebuild` makes a copy of, None for a foreign class}.
+    """
+    if part is None:
+        return None
+    saved = {"class": class_name(part), "state": None, "missing": {}, "description": None}
+    try:
+        return {**saved, "description": attributes.describe(part)}
+    except CheckpointError:  # a class of the user's own, or one that holds such
+        pass
+    if _has_own_state(part):
+        return {**saved, "state": part.get_state()}
+    state, missing = attributes.capture(part, skip=("agent", "env"))
+    return {**saved, "state": state, "missing": missing}
+
+
+def set_state(name: str, part, saved: dict | None) -> None:
+    """Put a part where `get_state` was called.
+
+    Raises:
+        CheckpointError: it is of another class.
+    """
+    theirs = None if saved is None else saved["class"]
+    ours = None if part is None else class_name(part)
+    if not same_class(theirs, ours):
+        raise CheckpointError(
+            f"{name} was {_text(theirs)} and is {_text(ours)} here. Pass one like it, or "
+            f"allow=({name!r},) to go on with this one as it is."
+        )
+    if part is None:
+        return
+    if saved["description"] is not None:
+        attributes.restore(part, saved["description"]["state"])
+    elif _has_own_state(part):
+        part.set_state(saved["state"])
+    else:
+        attributes.restore(part, saved["state"])
+
+
+def rebuild(name: str, saved: dict | None):
+    """A part made from a checkpoint alone.
+
+    Raises:
+        CheckpointError: its class is none of keras-rl's or ours.
+    """
+    if saved is None:
+        return None
+    if saved["description"] is None:
+        raise CheckpointError(
+            f"{name} is of a class of your own, {saved['class']}, which a checkpoint does not "
+            f"bring back; pass one: load(path, {name}=...)."
+        )
+    return attributes.rebuild(saved["description"])
+
+
+def get_global_generators() -> dict:
+    """NumPy's and Python's global generators, which keras-rl's own objects draw from."""
+    return {"numpy": np.random.get_state(legacy=False), "python": random.getstate()}  # noqa: NPY002
+
+
+def set_global_generators(state: dict) -> None:
+    """Put them where `get_global_generators` was called."""
+    np.random.set_state(state["numpy"])  # noqa: NPY002
+    random.setstate(state["python"])
+
+
+def _has_own_state(part) -> bool:
+    return callable(getattr(part, "get_state", None)) and callable(
+        getattr(part, "set_state", None)
+    )
+
+
+def _text(name: str | None) -> str:
+    return "none" if name is None else name.replace(":", ".")

@@ -1,0 +1,216 @@
+"""Giving an agent what a checkpoint holds, after a look at whether it fits."""
+
+from __future__ import annotations
+
+from kerasrl_gpu import attributes, checkpoint, engine
+from kerasrl_gpu.errors import ArgumentError, CheckpointError
+from kerasrl_gpu.mirror import check_alike
+from kerasrl_gpu.names import class_name, same_class
+from kerasrl_gpu.resume import architecture, memory, parts
+from kerasrl_gpu.resume.report import Report
+from kerasrl_gpu.run import Left
+
+# A pool of another size takes what fits, an agent without a seed of its own takes the run's.
+_MAY_DIFFER = ("memory.limit", "memory.budget_bytes", "memory.seed", "seed")
+
+
+def load_into(agent, path, allow=()) -> Report:
+    """Give a compiled agent everything that a checkpoint holds; see `Agent.load`.
+
+    The environment waits in `agent.runs.left` for the `fit` that goes on.
+    """
+    agent.check_compiled()
+    saved = checkpoint.open_newest(path)
+    state = saved.state
+    report = Report(saved.path, state["agent"]["step"])
+    _check_agent(agent, saved)
+    _check_config(agent, state["config"], allow, report)
+    _check_descriptions(agent, saved, allow, report)
+    _check_backend(saved, report)
+    if agent.on_pool and state["memory"] is not None:
+        memory.check_fits(agent.memory, state["memory"])
+    _prepare(agent, state)
+    check_alike("networks", agent.state.online, state["trainer"]["online"])
+    restore_parts(agent, state["parts"], allow, report)
+    _restore_memory(agent, state["memory"], saved, report)
+    _restore_trainer(agent, state["trainer"], allow, report)
+    _restore_run(agent, state, report)
+    parts.set_global_generators(state["generators"])
+    report.restored.append("random generators")
+    return report
+
+
+def load_weights(agent, path) -> None:
+    """Give an agent the networks and targets of a checkpoint; nothing else of it is read."""
+    saved = checkpoint.open_newest(path)
+    online = saved.state_part("trainer", "online")
+    target = saved.state_part("trainer", "target")
+    agent.trainer.set_weights(online, target)
+
+
+def acting_state(agent) -> dict:
+    """What playing another episode would disturb, of the one that is open."""
+    agent.flush()
+    window = [list(agent.memory.recent_observations), list(agent.memory.recent_terminals)]
+    noise = {
+        name: attributes.capture(part, skip=("agent", "env"))[0]
+        for name, part in agent.parts().items()
+        if hasattr(part, "reset_states")
+    }
+    return {"window": window, "noise": noise, "agent": agent.get_acting_state()}
+
+
+def take_acting_state(agent, state: dict) -> None:
+    """Go on with the episode that `acting_state` was asked about."""
+    held = (agent.memory.recent_observations, agent.memory.recent_terminals)
+    for deque, values in zip(held, state["window"], strict=True):
+        deque.clear()
+        deque.extend(values)
+    for name, noise in state["noise"].items():
+        attributes.restore(agent.parts()[name], noise)
+    agent.set_acting_state(state["agent"])
+
+
+def _check_agent(agent, saved) -> None:
+    ours = class_name(agent)
+    if not same_class(saved.manifest["agent"], ours):
+        raise CheckpointError(
+            f"{saved.path} was written by {saved.manifest['agent'].replace(':', '.')}, this agent "
+            f"is {ours.replace(':', '.')}. Resume with an agent of that class, or let "
+            "kerasrl_gpu.load(path) build it."
+        )
+
+
+def _check_config(agent, theirs, allow, report) -> None:
+    theirs, ours = _arguments(theirs), _arguments(agent.get_config())
+    if agent.runs.seeded and theirs["seed"] != ours["seed"] and "seed" not in allow:
+        raise CheckpointError(_sentence("seed", theirs["seed"], ours["seed"]))
+    for name in {**theirs, **ours}:
+        there, here = theirs.get(name), ours.get(name)
+        if there == here or name in _MAY_DIFFER:
+            continue
+        if not _allowed(name, allow):
+            raise CheckpointError(_sentence(name, there, here))
+        report.ignored.append(f"{name}={there!r}: {here!r} was allowed")
+
+
+def _sentence(name, there, here) -> str:
+    root = name.partition(".")[0]
+    return (
+        f"{name} was {there!r} in the checkpoint and is {here!r} here. Pass what it was, or "
+        f"allow=({root!r},) to change it on purpose."
+    )
+
+
+def _allowed(name, allow) -> bool:
+    return any(name == one or name.startswith(f"{one}.") for one in allow)
+
+
+def _arguments(config) -> dict:
+    """The flat config without what an annealed policy sets on its inner one as it goes."""
+    flat = _flat(config)
+    annealed = {
+        f"{name.removesuffix('attr')}inner_policy.{value}"
+        for name, value in flat.items()
+        if name.endswith("policy.attr")
+    }
+    return {name: value for name, value in flat.items() if name not in annealed}
+
+
+def _flat(config, path="") -> dict:
+    """{"memory.limit": ...}; the word "config" between an object and its arguments is left out."""
+    if not isinstance(config, dict):
+        return {path: config.tolist() if hasattr(config, "tolist") else config}
+    found = {}
+    for key, value in config.items():
+        inner = path if key == "config" else f"{path}.{key}".strip(".")
+        found |= _flat(value, inner)
+    return found
+
+
+def _check_descriptions(agent, saved, allow, report) -> None:
+    ours = {"networks": {}, "optimizers": agent.optimizer_descriptions}
+    ours["networks"] = {n: architecture.describe(m) for n, m in agent.networks().items() if m.built}
+    for kind, held in ours.items():
+        for name, here in held.items():
+            there = saved.manifest[kind].get(name, {"missing": ""})
+            difference = architecture.difference(there, here)
+            if difference is None:
+                continue
+            word = kind[:-1]
+            if word not in allow:
+                raise CheckpointError(
+                    f"the {word} {name!r} is another one: {difference}. Build it as it was, or "
+                    f"pass allow=({word!r},) to go on with this one's settings."
+                )
+            report.ignored.append(f"{word} {name}: {difference}, allowed")
+
+
+def _check_backend(saved, report) -> None:
+    theirs = saved.manifest["backend"]
+    if theirs != engine.NAME:
+        report.ignored.append(
+            f"backend {theirs}: this is {engine.NAME}; the run goes on, but not bit for bit"
+        )
+
+
+def _prepare(agent, state) -> None:
+    """See to it that networks and slots exist; models that wait for their first input are built."""
+    if agent.trainer is not None:
+        return
+    example = None if state["probe"] is None else state["probe"]["state"]
+    if example is None:
+        raise ArgumentError(
+            "the model is not built, and the checkpoint shows no observation to build it on; "
+            "start the model with keras.Input(shape)."
+        )
+    agent.prepare(example[-1], example)
+
+
+def restore_parts(agent, saved, allow=(), report=None) -> None:
+    """Put policies, noise and processors where they were."""
+    report = report or Report()
+    for name, part in agent.parts().items():
+        if name in allow:
+            report.ignored.append(f"{name}: goes on as it is, allowed")
+            continue
+        parts.set_state(name, part, saved.get(name))
+        if part is None:
+            continue
+        report.restored.append(name)
+        for attribute, reason in saved[name]["missing"].items():
+            report.absent.append(f"{name}.{attribute}: {reason}")
+
+
+def _restore_memory(agent, state, saved, report) -> None:
+    kind = type(agent.memory).__name__
+    if agent.on_pool:
+        if state is None:
+            report.absent.append("memory: it was empty")
+            return
+        lost = memory.set_state(agent.memory, state, saved)
+        report.restored.append(f"memory ({agent.memory.nb_entries:,} rows)")
+        if lost:
+            report.ignored.append(f"memory: {lost:,} oldest rows, more than limit allows")
+    elif state is None:
+        report.absent.append(f"memory: {kind} has no get_state(), so what it held is gone")
+    else:
+        parts.set_state("memory", agent.memory, state)
+        report.restored.append("memory")
+
+
+def _restore_trainer(agent, state, allow, report) -> None:
+    agent.trainer.set_state(state, rates="optimizer" not in allow)
+    report.restored += ["weights", "targets", "optimizer slots"]
+
+
+def _restore_run(agent, state, report) -> None:
+    run, environment = state["run"], state["environment"]
+    held = state["agent"]
+    if held["shown"] is not None:  # the answer that waits is told by the object it is about
+        held = {**held, "shown": run["observation"]}
+    agent.set_state(held)
+    report.restored += ["counters"]
+    agent.runs.leave(None)
+    if run is not None:
+        agent.runs.leave(Left(run, snapshot=environment["snapshot"], reason=environment["reason"]))

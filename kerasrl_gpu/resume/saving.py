@@ -1,0 +1,162 @@
+"""Writing an agent, its environment and its run as one checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from importlib import metadata
+
+import keras
+import numpy as np
+
+from kerasrl_gpu import checkpoint, engine, snapshots
+from kerasrl_gpu.errors import CheckpointError, SnapshotError
+from kerasrl_gpu.names import class_name
+from kerasrl_gpu.resume import architecture, memory, parts
+
+
+def save(agent, path, keep: int):
+    """Write one checkpoint into the run directory `path`; see `Agent.save`.
+
+    Returns:
+        its own path.
+
+    Raises:
+        CheckpointError: it could not be written, or a weight or the last loss is not finite.
+    """
+    agent.flush()
+    left = agent.runs.where()
+    state = _state(agent, left)
+    _check_finite(agent, state)
+    replay = agent.memory if agent.on_pool else None
+    previous = None if replay is None or replay.saved is None else replay.saved[0]
+    written = checkpoint.write(
+        path,
+        step=agent.step,
+        manifest=_manifest(agent, state),
+        state=state,
+        ranges=[] if replay is None else memory.rows_of(replay),
+        previous=previous,
+        keep=keep,
+    )
+    if replay is not None and replay.pool is not None:
+        replay.saved = (written, list(replay.ring.heads))
+    return written
+
+
+def save_or_warn(agent, path, keep: int) -> None:
+    """`save`; where it fails, a warning says so, and the older checkpoints stand."""
+    try:
+        save(agent, path, keep)
+    except (CheckpointError, OSError) as error:
+        warnings.warn(f"step {agent.step}: no checkpoint was written: {error}", stacklevel=2)
+
+
+def _state(agent, left) -> dict:
+    networks = agent.trainer.get_state()
+    return {
+        "config": agent.get_config(),
+        "agent": agent.get_state(),
+        "trainer": networks,
+        "parts": {name: parts.get_state(part) for name, part in agent.parts().items()},
+        "memory": _memory_state(agent),
+        "run": None if left is None else left.state,
+        "environment": _environment(left),
+        "acting": {**agent.acting(), "window_length": agent.memory.window_length},
+        "generators": parts.get_global_generators(),
+        "probe": _probe(agent, left),
+    }
+
+
+def _memory_state(agent) -> dict | None:
+    if agent.on_pool:
+        return memory.get_state(agent.memory)
+    return parts.get_state(agent.memory) if hasattr(agent.memory, "get_state") else None
+
+
+def _environment(left) -> dict:
+    """{"snapshot", "reason"}: one of the two is None."""
+    if left is None:
+        return {"snapshot": None, "reason": "nothing was trained yet"}
+    if left.env is None or left.reason is not None:  # as it came from a checkpoint
+        return {"snapshot": left.snapshot if left.reason is None else None, "reason": left.reason}
+    try:
+        return {"snapshot": snapshots.take(left.env), "reason": None}
+    except SnapshotError as error:
+        return {"snapshot": None, "reason": str(error)}
+
+
+def _probe(agent, left) -> dict | None:
+    """A state and what the networks say to it, for `verify` to say it again."""
+    observation = None if left is None else left.state["observation"]
+    if observation is None and agent.on_pool and agent.memory.spec is not None:
+        observation = agent.memory.spec.example
+    if observation is None or not agent.prepared:
+        return None
+    state = agent.memory.get_recent_state(observation)
+    return {"state": state, "outputs": agent.outputs([state])[0]}
+
+
+def _manifest(agent, state) -> dict:
+    run, ring = state["run"] or {}, (state["memory"] or {}).get("ring")
+    return {
+        "agent": class_name(agent),
+        "backend": engine.NAME,
+        "versions": {"keras": keras.__version__, engine.NAME: metadata.version(engine.NAME)},
+        "config": json.loads(json.dumps(_readable(state["config"]), default=str)),
+        "counters": {
+            "step": agent.step,
+            "episode": run.get("episode", 0),
+            "updates": state["trainer"]["nb_updates"],
+            "rows": 0 if ring is None else sum(min(h, ring["capacity"]) for h in ring["heads"]),
+        },
+        "networks": {
+            name: architecture.describe(model) for name, model in agent.networks().items()
+        },
+        "optimizers": agent.optimizer_descriptions,
+        "metrics": [name for name, _ in agent.measures[:-1]],  # the last one is always there
+        "environment": state["environment"]["reason"] or "saved",
+    }
+
+
+def _readable(config):
+    """A config for people and JSON: what has no number there is text."""
+    if isinstance(config, dict):
+        return {str(key): _readable(value) for key, value in config.items()}
+    if isinstance(config, (list, tuple, np.ndarray)):
+        return [_readable(value) for value in config]
+    if isinstance(config, (np.integer, np.floating, np.bool_)):
+        config = config.item()
+    return str(config) if isinstance(config, float) and not math.isfinite(config) else config
+
+
+def _check_finite(agent, state) -> None:
+    """Raise CheckpointError where the last loss or any weight is NaN or infinite."""
+    loss = agent.trainer.loss
+    if not math.isfinite(loss):
+        raise CheckpointError(
+            f"the last loss is {loss}. The older checkpoints are kept: resume from one, with a "
+            "smaller learning rate or clipped gradients."
+        )
+    for part in ("online", "target", "slots"):
+        for name, array in _named(state["trainer"][part], part):
+            if not np.issubdtype(array.dtype, np.integer) and not _is_finite(array):
+                raise CheckpointError(
+                    f"{name} holds NaN or infinity. The older checkpoints are kept: resume from "
+                    "one, with a smaller learning rate or clipped gradients."
+                )
+
+
+def _is_finite(array) -> bool:
+    wide = array.astype(np.float32) if array.dtype.kind == "V" else array  # bfloat16
+    return bool(np.isfinite(wide).all())
+
+
+def _named(tree, path):
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _named(value, f"{path}/{key}")
+    else:
+        for index, array in enumerate(tree):
+            yield f"{path}/{index}", array

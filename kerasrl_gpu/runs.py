@@ -1,0 +1,110 @@
+"""An agent's calls of `fit` and `test`: the one that runs, where the last was left, their seeds."""
+
+from __future__ import annotations
+
+from kerasrl_gpu.errors import ArgumentError
+from kerasrl_gpu.resume import restoring, saving
+from kerasrl_gpu.resume.report import Report
+
+
+class Runs:
+    """Begins and ends runs for an agent; between two it knows where to go on.
+
+    Args:
+        agent: whose runs.
+        seeded: whether environments get seeds that follow from the agent's.
+
+    Attributes:
+        current: the `Run` that trains now, else None.
+        left: where the last training run was left, or what a checkpoint said of one.
+        resumed: what the last resume brought back.
+        nb_runs: how many began.
+    """
+
+    def __init__(self, agent, seeded: bool):
+        self._agent, self.seeded = agent, seeded
+        self.current = self.left = None
+        self.resumed, self.nb_runs = Report(), 0
+        self._requests = {}  # path -> keep
+        self._aside = None
+
+    def begin(self, env, training: bool, resumed: bool) -> int | None:
+        """See `Agent.begin_run`."""
+        agent = self._agent
+        if agent.in_loop:
+            raise ArgumentError(
+                "fit or test was called inside a running one, which would end its training; call "
+                "it afterwards, or evaluate with a second agent that loads the weights."
+            )
+        agent.flush()
+        agent.take_weights()
+        agent.look_at_processor()
+        if not training and self.left is not None and self.left.env is not env:
+            # the open training episode waits while a test plays on its own
+            self._aside = restoring.acting_state(agent)
+            agent.recorder.forget()
+        elif not resumed:
+            self.close_episode()
+        agent.training, agent.in_loop = training, True
+        if hasattr(agent.processor, "training"):
+            agent.processor.training = training
+        agent.stop_training, agent.stop_reason = False, None
+        if resumed:
+            return None
+        self.nb_runs += 1
+        return self.environment_seed(env)
+
+    def end(self, left) -> None:
+        """See `Agent.end_run`."""
+        agent = self._agent
+        agent.in_loop, self.current, self._requests = False, None, {}
+        if agent.training:
+            self.leave(left)
+        agent.sync()
+        if self._aside is not None:
+            aside, self._aside = self._aside, None
+            restoring.take_acting_state(agent, aside)
+
+    def leave(self, left) -> None:
+        """Note where a training run was left; None where nothing goes on from."""
+        self.left = left
+        shown_last = None if left is None else left.state["observation"]
+        self._agent.recorder.leave_open(shown_last)
+
+    def where(self):
+        """Where the training run stands, or was left; None before the first one."""
+        return self.left if self.current is None else self.current.left()
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a checkpoint written now, after `fit`, goes on where it ended."""
+        return self.left is not None and self.left.reason is None
+
+    def close_episode(self) -> None:
+        """End an episode that was left open, as truncated, and start a new acting window."""
+        self._agent.recorder.begin_run(self._agent.recent_observation)
+        if self.left is not None:
+            self.left = self.left._replace(reason="its episode was closed since")
+
+    def environment_seed(self, env, *streams) -> int | None:
+        """Seed an environment's action space, and return the seed of its next reset.
+
+        None where the agent has no seed of its own.
+        """
+        if not self.seeded:
+            return None
+        seed = self._agent.derived_seed(self.nb_runs, *streams)
+        if hasattr(getattr(env, "action_space", None), "seed"):
+            env.action_space.seed(seed)
+        return seed
+
+    def request_save(self, path, keep: int) -> None:
+        """Have a checkpoint written when the step has ended."""
+        self._requests[path] = keep
+
+    def save_requested(self) -> None:
+        """Write the checkpoints that were asked for during this step."""
+        if self._requests:
+            requests, self._requests = self._requests, {}
+            for path, keep in requests.items():
+                saving.save_or_warn(self._agent, path, keep)

@@ -1,0 +1,70 @@
+"""2n steps are n steps, a kill, a resume and n steps: bit for bit."""
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scenarios
+from scenarios import SCENARIOS, Trace
+
+from kerasrl_gpu import engine
+from kerasrl_gpu.resume import parts
+
+GO_ON = 1_000  # steps that are compared after the resume
+
+
+def everything(agent) -> dict:
+    """All that decides what comes next, on the host."""
+    agent.flush()
+    return {
+        "trainer": agent.trainer.get_state(),
+        "pool": engine.to_host(engine.take_rows(agent.memory.pool, np.arange(len(agent.memory.ring)))),
+        "ring": agent.memory.ring.get_state(),
+        "agent": agent.get_state(),
+        "parts": {name: parts.get_state(part) for name, part in agent.parts().items()},
+        "numpy": np.random.get_state(legacy=False),
+        "python": random.getstate(),
+    }
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """scenario -> run directory that a killed process left; two processes at a time."""
+    folder, waiting, running = tmp_path_factory.mktemp("killed"), list(SCENARIOS), []
+    program = Path(scenarios.__file__)
+    while waiting or running:
+        while waiting and len(running) < 2:
+            name = waiting.pop(0).__name__
+            command = [sys.executable, program, name, folder / name]
+            running.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        process = running.pop(0)
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == -signal.SIGKILL, errors
+    return folder
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_a_killed_run_goes_on_bit_for_bit(scenario, killed):
+    steps = SCENARIOS[scenario]
+    scenarios.begin()
+    env, agent = scenario()
+    straight = Trace()
+    history = agent.fit(env, steps + GO_ON, callbacks=[straight], verbose=0)
+    expected = everything(agent)
+
+    scenarios.begin(seed=77)  # other weights, other global generators: all of it is replaced
+    env, agent = scenario()
+    went_on = Trace()
+    path = killed / scenario.__name__
+    again = agent.fit(env, steps + GO_ON, callbacks=[went_on], verbose=0, resume=path)
+
+    assert again.resumed.step == steps
+    assert again.resumed.absent == []
+    assert len(went_on.rows) == GO_ON
+    assert went_on.rows == straight.rows[steps:]
+    assert again.history == history.history
+    np.testing.assert_equal(everything(agent), expected)
