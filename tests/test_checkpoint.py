@@ -169,15 +169,16 @@ def test_the_newest_stay(tmp_path_factory, keeps):
 def test_numbers_order_checkpoints_not_steps(run):
     save(run, 900)
     assert save(run, 5, keep=9).name == "000002-step-5"
-    os.rename(run / "000002-step-5", run / "1000000-step-5")
-    assert save(run, 6, keep=9).name == "1000001-step-6"
+    os.rename(run / "000002-step-5", run / "999999-step-5")
+    assert save(run, 6, keep=9).name == "1000000-step-6"
     found = [path.name for path in checkpoint.find(run)]
-    assert found == ["1000001-step-6", "1000000-step-5", "000001-step-900"]
+    assert found == ["1000000-step-6", "999999-step-5", "000001-step-900"]
 
 
 def test_only_names_of_ours_are_ever_deleted(run):
     run.mkdir()
     theirs = [".writing-mine", ".deleting-1-step-2", "000001", "000001-step-x", "7-step-7"]
+    theirs += [".writing-000001-step-1.mine"]
     for name in theirs:
         (run / name).mkdir()
     (run / ".writing-000007-step-7").write_text("a file, not a directory")
@@ -451,6 +452,7 @@ BAD = {
     "outside": (list_file("../../etc/passwd"), "lists '../../etc/passwd'.*Nothing of it is read"),
     "absolute": (list_file("/etc/passwd"), "lists '/etc/passwd'"),
     "out of the pool": (list_file("pool/../x.safetensors"), "lists 'pool/../x.safetensors'"),
+    "another system's path": (list_file("pool/..\\x.safetensors"), "manifest.json lists 'pool/"),
     "a link": (link_state, "state.json is a link or no file"),
     "a linked folder": (link_pool, "/pool is no part of this checkpoint"),
     "no files": (lambda path: rewrite(path, lambda m: m.pop("files")), "is no checkpoint's manif"),

@@ -121,7 +121,6 @@ LEFT = {
     "a pair": "\U0001f600",
     "tags as keys": {"$array": 1, "$": {"$float": "nan"}},
     "kinds of keys": {1: "a", "1": "b", (1, "x"): "c", None: "d", b"\0": "e", 2.5: "f"},
-    "a key of the format's": {"__metadata__": np.arange(3)},
     "text scalars": [np.str_("a\0"), np.bytes_(b"a\0"), np.str_(""), np.str_("\ud800")],
     "zero sizes": [np.zeros((2, 0), "U3"), np.ndarray((2,), "U0", b""), np.zeros(0, ">f4")],
     "0-d": [np.array(3.5), np.array(3, ">i2"), np.array("x"), np.array(1, "M8[us]")],
@@ -145,9 +144,20 @@ def test_ml_dtypes_go_as_bytes(name):
 def test_a_transposed_view_is_stored_by_rows():
     # [[0, 1, 2], [3, 4, 5]] transposed reads 0 3, 1 4, 2 5; its memory reads 0 1 2 3 4 5
     _, arrays = codec.encode(np.arange(6, dtype="u1").reshape(2, 3).T)
-    (header, data) = files.tensors(arrays)
+    _, data = files.tensors(arrays)
     assert bytes(data) == bytes([0, 3, 1, 4, 2, 5])
+
+
+def test_every_array_is_aligned():
+    wide, narrow = np.zeros(3), np.zeros(3, "u1")
+    (header, *_) = files.tensors({"a": narrow, "b": wide, "c": np.zeros(1, "f2"), "d": wide})
+    starts = {name: entry["data_offsets"][0] for name, entry in json.loads(header[8:]).items()}
+    assert starts == {"b": 0, "d": 24, "c": 48, "a": 50}
     assert len(header) % 8 == 0
+
+
+def test_the_name_that_safetensors_keeps_for_itself_is_free():
+    assert_same(through_bytes({"__metadata__": np.arange(3)}), {"__metadata__": np.arange(3)})
 
 
 def test_array_names_are_paths():
@@ -219,6 +229,7 @@ HOSTILE = {
     "another module's dtype": {"$array": ["eight", "finfo", [1]]},
     "too large a shape": {"$array": ["eight", "<f8", [9]]},
     "a negative shape": {"$array": ["eight", "|u1", [-8, -1]]},
+    "too small a shape": {"$array": ["eight", "|u1", [7]]},
     "no array": {"$array": ["none", "<f8", [1]]},
     "no list": {"$tuple": 5},
     "no number": {"$float": "1.0"},

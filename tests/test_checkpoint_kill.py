@@ -89,7 +89,7 @@ def go_on(run, newest) -> list[str]:
 def killed_at_any_time(run, kills) -> list[str]:
     random, left = np.random.default_rng(0), []
     for _ in range(kills):
-        before = check(run)
+        before = checkpoint.open_newest(run)
 
         def work(announce, path=before.path, step=before.state["step"]):
             while True:
@@ -98,7 +98,7 @@ def killed_at_any_time(run, kills) -> list[str]:
                 announce(step)
 
         child, reader = in_a_child(work)
-        time.sleep(random.uniform(0, 0.04))
+        time.sleep(random.uniform(0, 0.025))
         os.kill(child, signal.SIGKILL)
         killed, announced = end(child, reader)
         assert killed

@@ -133,7 +133,7 @@ class Saved:
         content = files.read(self.path / file, self._files[file])
         start = 8 + int.from_bytes(content[:8].tobytes(), "little")
         try:
-            header = json.loads(content[8:start].tobytes())["rows"]
+            header = _parse(self.path / file, content[8:start])["rows"]
             return content[start:].reshape(header["shape"])
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{self.path / file} holds no rows: {error}.") from error
