@@ -43,6 +43,7 @@ EXTRAS = {
         f"jax>={JAX}",
         *ALE,
         *MUJOCO,
+        "opencv-python-headless>=4.8",  # Gymnasium's AtariPreprocessing
         PLOTS,
     ],
 }

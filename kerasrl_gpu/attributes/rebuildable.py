@@ -28,7 +28,6 @@ def class_called(name: str) -> type:
 def _table() -> dict[str, type]:
     theirs = (keras_rl.rl_policy, keras_rl.rl_random, keras_rl.rl_processors, keras_rl.rl_core)
     modules = (*theirs, policy, random, processors)
-    homes = {"rl.util", *(module.__name__ for module in modules)}
     bases = (
         keras_rl.Policy,
         keras_rl.Processor,
@@ -40,5 +39,5 @@ def _table() -> dict[str, type]:
         f"{kind.__module__}:{kind.__qualname__}": kind
         for module in modules
         for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, bases) and kind.__module__ in homes
+        if isinstance(kind, type) and issubclass(kind, bases)
     }

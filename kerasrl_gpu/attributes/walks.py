@@ -120,7 +120,7 @@ class Restore:
             if _tag(node) == "left" or (node is None and kinds.is_constant(live)):
                 continue
             value = self.value(node, live, f"{path}.{name}")
-            if value is not live:
+            if value is not live or name not in here:
                 object.__setattr__(thing, name, value)  # the class may forbid or extend it
 
     def value(self, node, live, path: str):

@@ -17,9 +17,8 @@ from kerasrl_gpu.snapshots.layers import adapter_of, chain
 def prepare(env) -> None:
     """Make the episodes of `env` that begin from now on ones that `take` can save.
 
-    Only Atari games need it: they then keep a journal of their actions, and every reset loads the
-    cartridge anew, so that sticky actions start an episode from no action. Calling it twice does
-    no harm.
+    Only Atari games need it: they keep a journal of their actions from then on, 5 bytes a frame.
+    It changes nothing in what happens, and calling it twice does no harm.
     """
     for layer in chain(env):
         adapter_of(layer).prepare(layer)

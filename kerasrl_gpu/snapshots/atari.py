@@ -1,9 +1,9 @@
 """The state of Atari games: how the episode began, and every action since.
 
-ALE's own state is not the whole of it: it lacks the action that a sticky step would repeat, and
-what the television chip has drawn and where its objects stand. A game restored from it alone goes
-on otherwise, now in the picture, now in what happens. So an episode is begun from an emulator that
-has just been loaded, and restoring plays it again, which takes about a second per 5,000 frames.
+ALE's own state in mid-episode is not the whole of it: it lacks the action that a sticky step would
+repeat, and what the television chip is about to draw (Arcade-Learning-Environment #417, #739). A
+game restored from it alone goes on otherwise, now in the picture, now in what happens. A reset
+clears all of that, so restoring plays the episode again, in about a second per 5,000 frames.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Journal:
         start: ALE's state before the episode's reset, or None before the first one.
     """
 
-    def __init__(self, env):
-        self._env, self._ale = env, env.ale
+    def __init__(self, ale):
+        self._ale = ale
         self.begin(None)
 
     def __getattr__(self, name):
@@ -35,10 +35,8 @@ class Journal:
         self.start, self.actions, self.strengths = start, array("B"), array("f")
 
     def reset_game(self) -> None:
-        """Begin an episode from a loaded cartridge; generator and frame count go on."""
+        """Begin an episode; ALE's generator and frame count go on from where they are."""
         self.begin(self._ale.cloneState(include_rng=True).serialize())
-        self._env.load_game()
-        self._ale.restoreState(ale_py.ALEState(self.start))
         self._ale.reset_game()
 
     def act(self, action, strength: float = 1.0) -> int:
@@ -51,7 +49,7 @@ class Journal:
 def prepare(env) -> None:
     """Let a journal be kept from the next reset on."""
     if not isinstance(env.ale, Journal):
-        env.ale = Journal(env)
+        env.ale = Journal(env.ale)
 
 
 def skip(env) -> frozenset:

@@ -65,8 +65,8 @@ def _arguments(layer) -> dict:
     """What Gymnasium's RecordConstructorArgs or EzPickle recorded."""
     made = dict(getattr(layer, "_saved_kwargs", {}))
     made.update(getattr(layer, "_ezpickle_kwargs", {}))
-    for index, value in enumerate(getattr(layer, "_ezpickle_args", ())):
-        made[f"argument {index}"] = value
+    names = list(inspect.signature(type(layer).__init__).parameters)[1:]  # without self
+    made.update(zip(names, getattr(layer, "_ezpickle_args", ())))
     return made
 
 

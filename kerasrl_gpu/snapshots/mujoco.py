@@ -60,7 +60,7 @@ def put(env, taken: dict) -> None:
     mujoco.mj_forward(env.model, env.data)  # contacts and the like, which have no fixed size
     for name, values in taken["lagging"].items():
         getattr(env.data, name)[:] = values
-    # Once more: mj_forward has moved the solver's warm start.
+    # Once more: before MuJoCo 4, mj_forward moves the solver's warm start.
     mujoco.mj_setState(env.model, env.data, taken["state"], _STATE)
 
 
