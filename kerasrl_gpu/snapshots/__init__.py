@@ -36,7 +36,8 @@ def take(env) -> dict:
         A tree of plain values and arrays for `restore`, without references into `env`.
 
     Raises:
-        SnapshotError: `env` keeps its state where it cannot be taken; the message says where.
+        SnapshotError: `env` keeps its state where it cannot be taken; the message says where. Or
+            it is an Atari game whose episode began before `prepare`.
     """
     layers = chain(env)
     adapters = [adapter_of(layer) for layer in layers]
@@ -65,8 +66,8 @@ def restore(env, snapshot: dict) -> None:
         snapshot: what `take` returned.
 
     Raises:
-        SnapshotError: `env` was made in another way; the message names the first difference, and
-            `env` is as it was.
+        SnapshotError: `env` was made in another way; the message names the first difference.
+            `env` has to be reset, or made anew, before it is used.
     """
     layers, saved = chain(env), snapshot["layers"]
     identity.check(layers, [layer["identity"] for layer in saved])
