@@ -362,6 +362,9 @@ def test_an_atari_game_without_its_journal_is_refused():
             snapshots.take(env)
     env.reset()
     snapshots.take(env)
+    env.unwrapped.restore_state(env.unwrapped.clone_state())  # as planners do
+    with pytest.raises(SnapshotError, match="recorded from the start"):
+        snapshots.take(env)
 
 
 def test_a_changed_mujoco_model_is_refused():

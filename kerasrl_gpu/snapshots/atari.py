@@ -16,6 +16,10 @@ import numpy as np
 from kerasrl_gpu.errors import SnapshotError
 
 
+# After these the game is not where its actions led it; only the next reset starts a new journal.
+_BREAKS = ("loadROM", "restoreState", "restoreSystemState", "setRAM")
+
+
 class Journal:
     """ALE's interface, writing down what `take` needs. Everything else is passed on.
 
@@ -28,6 +32,8 @@ class Journal:
         self.begin(None)
 
     def __getattr__(self, name):
+        if name in _BREAKS:
+            self.begin(None)
         return getattr(self._ale, name)
 
     def begin(self, start: bytes | None) -> None:
