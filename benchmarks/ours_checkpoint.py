@@ -25,9 +25,7 @@ def atari_agent(limit, filled, seed):
     memory = DeviceMemory(limit=limit, window_length=4)
     frames = keras.Input((4, 84, 84), dtype="uint8")
     q_values = keras.layers.Dense(4)(keras.layers.Flatten()(frames))
-    agent = DQNAgent(
-        model=keras.Model(frames, q_values), nb_actions=4, memory=memory, seed=seed
-    )
+    agent = DQNAgent(model=keras.Model(frames, q_values), nb_actions=4, memory=memory, seed=seed)
     agent.compile(keras.optimizers.SGD(1e-3))
     append_episodes(memory, frame_maker(seed), lambda i: i % 4, filled)
     return agent

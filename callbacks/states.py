@@ -62,7 +62,9 @@ def pairs(callbacks, saved: list):
     """(callback, its saved entry): the n-th of a class gets the n-th that was saved of it."""
     left = list(saved)
     for callback in callbacks:
-        found = next((entry for entry in left if same_class(entry["class"], class_name(callback))), None)
+        found = next(
+            (entry for entry in left if same_class(entry["class"], class_name(callback))), None
+        )
         if found is not None:
             left.remove(found)
             yield callback, found

@@ -126,9 +126,7 @@ def test(
     )
     nb_episodes = options.pop("nb_episodes")
     extra = ([cb.TestLogger()] if verbose else []) + ([cb.Visualizer()] if visualize else [])
-    run = Run(
-        agent, env, callbacks, extra, {"nb_episodes": nb_episodes}, training=False, **options
-    )
+    run = Run(agent, env, callbacks, extra, {"nb_episodes": nb_episodes}, training=False, **options)
     before, agent.step = agent.step, 0
     try:
         with run.running():

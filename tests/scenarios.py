@@ -54,7 +54,9 @@ def cartpole_soft():
         policy=LinearAnnealedPolicy(EpsGreedyQPolicy(), "eps", 1.0, 0.1, 0.0, 900),
         enable_double_dqn=True, enable_dueling_network=True, target_model_update=1e-2, seed=3,
     )  # fmt: skip
-    agent.compile(keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(2e-3, 200, 0.9)))
+    agent.compile(
+        keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(2e-3, 200, 0.9))
+    )
     return gymnasium.make("CartPole-v1"), agent
 
 

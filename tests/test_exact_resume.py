@@ -22,7 +22,9 @@ def everything(agent) -> dict:
     agent.flush()
     return {
         "trainer": agent.trainer.get_state(),
-        "pool": engine.to_host(engine.take_rows(agent.memory.pool, np.arange(len(agent.memory.ring)))),
+        "pool": engine.to_host(
+            engine.take_rows(agent.memory.pool, np.arange(len(agent.memory.ring)))
+        ),
         "ring": agent.memory.ring.get_state(),
         "agent": agent.get_state(),
         "parts": {name: parts.get_state(part) for name, part in agent.parts().items()},

@@ -86,9 +86,7 @@ def set_global_generators(state: dict) -> None:
 
 
 def _has_own_state(part) -> bool:
-    return callable(getattr(part, "get_state", None)) and callable(
-        getattr(part, "set_state", None)
-    )
+    return callable(getattr(part, "get_state", None)) and callable(getattr(part, "set_state", None))
 
 
 def _text(name: str | None) -> str:
