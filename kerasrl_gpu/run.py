@@ -20,7 +20,6 @@ from kerasrl_gpu.errors import (
 from kerasrl_gpu.interrupts import Interrupts
 from kerasrl_gpu.observations import as_reward
 
-
 OPTIONS = ("action_repetition", "nb_max_start_steps", "nb_max_episode_steps")
 
 
@@ -175,7 +174,7 @@ class Run:
             return str(error)
         return None
 
-    # Steps ------------------------------------------------------------------------------------------
+    # Steps --------------------------------------------------------------------------------------
 
     def _where(self, error):
         text = str(error)

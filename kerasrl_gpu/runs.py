@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kerasrl_gpu import preparing
 from kerasrl_gpu.errors import ArgumentError
 from kerasrl_gpu.resume import restoring, saving
 from kerasrl_gpu.resume.report import Report
@@ -38,7 +39,7 @@ class Runs:
             )
         agent.flush()
         agent.take_weights()
-        agent.look_at_processor()
+        preparing.look_at_processor(agent)
         if not training and self.left is not None and self.left.env is not env:
             # the open training episode waits while a test plays on its own
             self._aside = restoring.acting_state(agent)
@@ -107,4 +108,4 @@ class Runs:
         if self._requests:
             requests, self._requests = self._requests, {}
             for path, keep in requests.items():
-                saving.save_or_warn(self._agent, path, keep)
+                saving.write_or_warn(self._agent, path, keep)

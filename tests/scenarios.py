@@ -23,7 +23,7 @@ LIVED_ON = 23  # steps between the checkpoint and the kill
 def begin(seed=5):
     """What a script's top does: weights and keras-rl's own objects draw from these."""
     random.seed(seed)
-    np.random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
 
 
 def q_network(observed, nb_actions, window=1, rate=0.0):

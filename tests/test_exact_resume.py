@@ -28,7 +28,7 @@ def everything(agent) -> dict:
         "ring": agent.memory.ring.get_state(),
         "agent": agent.get_state(),
         "parts": {name: parts.get_state(part) for name, part in agent.parts().items()},
-        "numpy": np.random.get_state(legacy=False),
+        "numpy": np.random.get_state(legacy=False),  # noqa: NPY002
         "python": random.getstate(),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -63,4 +64,4 @@ def runs(slots: np.ndarray) -> list[tuple[int, int]]:
     """(start, stop) into `slots`, i[N], of the longest pieces in which slots count up by one."""
     breaks = np.flatnonzero(np.diff(slots) != 1) + 1
     edges = [0, *breaks.tolist(), len(slots)]
-    return [(start, stop) for start, stop in zip(edges, edges[1:], strict=False) if stop > start]
+    return [(start, stop) for start, stop in itertools.pairwise(edges) if stop > start]

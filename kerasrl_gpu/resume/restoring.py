@@ -14,12 +14,30 @@ from kerasrl_gpu.run import Left
 _MAY_DIFFER = ("memory.limit", "memory.budget_bytes", "memory.seed", "seed")
 
 
-def load_into(agent, path, allow=()) -> Report:
-    """Give a compiled agent everything that a checkpoint holds; see `Agent.load`.
+def load(agent, path, *, allow=()) -> Report:
+    """Take over everything that a checkpoint holds; `fit(..., resume=True)` goes on there.
 
-    The environment waits in `agent.runs.left` for the `fit` that goes on.
+    The agent has to be built and compiled like the one that wrote it; `kerasrl_gpu.load` does
+    that from the checkpoint alone.
+
+    Args:
+        path: a run directory (its newest checkpoint counts) or one checkpoint.
+        allow: names of what may differ: an argument ("gamma", "batch_size"), "policy",
+            "processor", "network", "optimizer" (the learning rate given here holds), an argument
+            of `fit` ("nb_max_episode_steps"), "environment" (the open episode is closed). The
+            memory's limit may always differ: the newest entries are kept.
+
+    Returns:
+        Report: restored, absent, ignored.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or it does not fit; says what is there and
+            what to do.
     """
+    if agent.in_loop:
+        raise ArgumentError("load was called inside fit or test; call it before or after.")
     agent.check_compiled()
+    allow = (allow,) if isinstance(allow, str) else tuple(allow)
     saved = checkpoint.open_newest(path)
     state = saved.state
     report = Report(saved.path, state["agent"]["step"])
@@ -37,6 +55,7 @@ def load_into(agent, path, allow=()) -> Report:
     _restore_run(agent, state, report)
     parts.set_global_generators(state["generators"])
     report.restored.append("random generators")
+    agent.runs.resumed = report
     return report
 
 
