@@ -70,6 +70,7 @@ def fit(
     nb_steps, log_interval = options.pop("nb_steps"), options.pop("log_interval")
     loggers = {1: [cb.TrainIntervalLogger(interval=log_interval)], 2: [cb.TrainEpisodeLogger()]}
     extra = loggers.get(min(verbose, 2), []) + ([cb.Visualizer()] if visualize else [])
+    allow = (allow,) if isinstance(allow, str) else tuple(allow)
     left = _left(agent, resume, allow)
     run = Run(
         agent,

@@ -65,6 +65,12 @@ def write(agent, path, keep: int):
     left = agent.runs.where()
     state = _state(agent, left)
     _check_finite(agent, state)
+    if state["environment"]["reason"] is not None:
+        warnings.warn(
+            f"the environment is not in the checkpoint: {state['environment']['reason'].rstrip('.')}"
+            ". A resume will close the open episode as truncated.",
+            stacklevel=3,
+        )
     replay = agent.memory if agent.on_pool else None
     previous = None if replay is None or replay.saved is None else replay.saved[0]
     written = checkpoint.write(
