@@ -145,6 +145,8 @@ def _left(agent, resume, allow):
     if resume is not True:
         agent.load(resume, allow=allow)
     left = agent.runs.left
+    if left is None and resume is not True:
+        return None  # it was saved before the first run began
     if left is None:
         raise ArgumentError(
             "resume=True goes on where this agent's last fit ended, and there was none; pass "

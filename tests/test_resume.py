@@ -8,7 +8,7 @@ import scenarios
 from gymnasium.spaces import Box, Discrete
 from scenarios import Trace
 
-from kerasrl_gpu import DeviceMemory, DQNAgent
+from kerasrl_gpu import DeviceMemory, DQNAgent, checkpoint
 from kerasrl_gpu.callbacks import Callback
 from kerasrl_gpu.errors import ArgumentError, CheckpointError, NotCompiled
 
@@ -70,7 +70,32 @@ def test_saving_disturbs_nothing(unbroken, stopped, tmp_path):
     again = agent.fit(env, N + GO_ON, callbacks=[trace, Saves()], verbose=0, resume=True)
     assert trace.rows == rows[N:]
     assert again.history == history
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()][0].count("-step-")
+    assert len(checkpoint.find(tmp_path)) == 1
+
+
+def test_a_checkpoint_between_two_episodes(unbroken, tmp_path):
+    rows, history, _ = unbroken
+    at_an_end = history["nb_steps"][3]
+    scenarios.begin()
+    env, agent = scenarios.cartpole_soft()
+    agent.fit(env, at_an_end, verbose=0)
+    assert agent.runs.left.state["observation"] is None
+    agent.save(tmp_path)
+    env, other = scenarios.cartpole_soft()
+    trace = Trace()
+    again = other.fit(env, N + GO_ON, callbacks=[trace], verbose=0, resume=tmp_path)
+    assert trace.rows == rows[at_an_end:]
+    assert again.history == history
+
+
+def test_a_checkpoint_from_before_the_first_run(unbroken, tmp_path):
+    scenarios.begin()
+    _, agent = scenarios.cartpole_soft()
+    agent.save(tmp_path)
+    env, other = scenarios.cartpole_soft()  # with other weights
+    trace = Trace()
+    other.fit(env, 100, callbacks=[trace], verbose=0, resume=tmp_path)
+    assert trace.rows == unbroken[0][:100]
 
 
 def test_a_checkpoint_that_was_loaded_can_be_written_again_before_it_is_resumed(

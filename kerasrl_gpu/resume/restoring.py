@@ -6,7 +6,7 @@ from kerasrl_gpu import attributes, checkpoint, engine
 from kerasrl_gpu.errors import ArgumentError, CheckpointError
 from kerasrl_gpu.mirror import check_alike
 from kerasrl_gpu.names import class_name, same_class
-from kerasrl_gpu.resume import architecture, memory, parts
+from kerasrl_gpu.resume import architecture, memory, parts, saving
 from kerasrl_gpu.resume.report import Report
 from kerasrl_gpu.run import Left
 
@@ -101,7 +101,7 @@ def _check_agent(agent, saved) -> None:
 
 
 def _check_config(agent, theirs, allow, report) -> None:
-    theirs, ours = _arguments(theirs), _arguments(agent.get_config())
+    theirs, ours = _arguments(theirs), _arguments(saving.told(agent.get_config()))
     if agent.runs.seeded and theirs["seed"] != ours["seed"] and "seed" not in allow:
         raise CheckpointError(_sentence("seed", theirs["seed"], ours["seed"]))
     for name in {**theirs, **ours}:

@@ -10,7 +10,7 @@ from importlib import metadata
 import keras
 import numpy as np
 
-from kerasrl_gpu import checkpoint, engine, snapshots
+from kerasrl_gpu import attributes, checkpoint, engine, snapshots
 from kerasrl_gpu.errors import (
     ArgumentError,
     CheckpointError,
@@ -65,10 +65,11 @@ def write(agent, path, keep: int):
     left = agent.runs.where()
     state = _state(agent, left)
     _check_finite(agent, state)
-    if state["environment"]["reason"] is not None:
+    reason = state["environment"]["reason"]
+    if left is not None and reason is not None:
         warnings.warn(
-            f"the environment is not in the checkpoint: {state['environment']['reason'].rstrip('.')}"
-            ". A resume will close the open episode as truncated.",
+            f"the environment is not in the checkpoint: {reason.rstrip('.')}. A resume will close "
+            "the open episode as truncated.",
             stacklevel=3,
         )
     replay = agent.memory if agent.on_pool else None
@@ -98,7 +99,7 @@ def write_or_warn(agent, path, keep: int) -> None:
 def _state(agent, left) -> dict:
     networks = agent.trainer.get_state()
     return {
-        "config": agent.get_config(),
+        "config": told(agent.get_config()),
         "agent": _plain(agent.get_state(), "recent_observation", "recent_action", "shown"),
         "trainer": networks,
         "parts": {name: parts.get_state(part) for name, part in agent.parts().items()},
@@ -109,6 +110,16 @@ def _state(agent, left) -> dict:
         "generators": parts.get_global_generators(),
         "probe": _probe(agent, left),
     }
+
+
+def told(config):
+    """A config whose values can be stored and compared; of a function or an object the name."""
+    if isinstance(config, dict):
+        return {str(key): told(value) for key, value in config.items()}
+    try:
+        return attributes.copied(config)
+    except CheckpointError:
+        return f"<{getattr(config, '__qualname__', type(config).__qualname__)}>"
 
 
 def _plain(state, *names) -> dict:
