@@ -11,6 +11,7 @@ from gymnasium.envs.registration import EnvSpec
 from kerasrl_gpu import attributes
 from kerasrl_gpu.attributes import kinds
 from kerasrl_gpu.errors import CheckpointError, SnapshotError
+from kerasrl_gpu.names import class_name
 from kerasrl_gpu.snapshots.layers import is_recorder
 
 # A run goes on without its window, too.
@@ -26,7 +27,7 @@ def of(layer) -> dict:
         made.update(spec.kwargs)
     arguments = {name: _told(value) for name, value in made.items() if name not in _LOOKS}
     name = spec.id if is_spec else None
-    return {"class": kinds.class_name(layer), "arguments": arguments, "id": name}
+    return {"class": class_name(layer), "arguments": arguments, "id": name}
 
 
 def check(layers: list, saved: list[dict]) -> None:
@@ -76,7 +77,7 @@ def _told(value):
         return attributes.copied(value)
     except CheckpointError:
         name = getattr(value, "__qualname__", None)
-        return f"{value.__module__}:{name}" if name else kinds.class_name(value)
+        return f"{value.__module__}:{name}" if name else class_name(value)
 
 
 def _same(one, other) -> bool:
