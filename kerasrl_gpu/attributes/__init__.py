@@ -7,7 +7,6 @@ key "$": a random generator, a nested object, a dtype, something met before, som
 
 from __future__ import annotations
 
-from kerasrl_gpu.attributes import kinds
 from kerasrl_gpu.attributes.walks import Capture, Restore, check_rebuildable, made
 from kerasrl_gpu.errors import CheckpointError
 from kerasrl_gpu.names import class_name
