@@ -51,10 +51,7 @@ def changed(rows: Rows, capacity: int, head: int, since: int) -> bool:
     The newest row of then counts: closing an episode writes it again.
     """
     first = max(0, since - 1)
-    if head - first >= capacity:
-        return True
-    # the first position from `first` on that lies in these rows, counted in rows
-    ahead = (rows.start - first) % capacity
+    ahead = (rows.start - first) % capacity  # rows from there to the first of these
     inside = rows.start <= first % capacity < rows.stop
     return head > first and (inside or ahead < head - first)
 
