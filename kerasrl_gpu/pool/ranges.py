@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -53,11 +54,11 @@ def changed(rows: Rows, capacity: int, head: int, since: int) -> bool:
     first = max(0, since - 1)
     ahead = (rows.start - first) % capacity  # rows from there to the first of these
     inside = rows.start <= first % capacity < rows.stop
-    return head > first and (inside or ahead < head - first)
+    return inside or ahead < head - first
 
 
 def runs(slots: np.ndarray) -> list[tuple[int, int]]:
     """(start, stop) into `slots`, i[N], of the longest pieces in which slots count up by one."""
     breaks = np.flatnonzero(np.diff(slots) != 1) + 1
     edges = [0, *breaks.tolist(), len(slots)]
-    return [(start, stop) for start, stop in zip(edges, edges[1:], strict=False) if stop > start]
+    return [(start, stop) for start, stop in pairwise(edges) if stop > start]

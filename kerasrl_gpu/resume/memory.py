@@ -12,6 +12,7 @@ from kerasrl_gpu.errors import CheckpointError
 from kerasrl_gpu.observations import ObservationSpec
 from kerasrl_gpu.pool import ranges
 from kerasrl_gpu.pool.layout import ACTION
+from kerasrl_gpu.pool.ring import Ring
 
 
 def get_state(memory) -> dict | None:
@@ -60,31 +61,19 @@ def set_state(memory, state: dict, saved) -> int:
     """Give a DeviceMemory what a checkpoint holds; where its limit is smaller, the newest rows.
 
     Args:
-        memory: of the same window and actions.
+        memory: one that passed `check`.
         state: what `get_state` returned.
         saved: `checkpoint.Saved`, whose rows are read one range at a time.
 
     Returns:
         how many rows of the checkpoint did not fit.
-
-    Raises:
-        CheckpointError: observations or actions of another kind, or files that are missing;
-            nothing has changed then.
     """
     memory.settle()
-    check_fits(memory, state)
-    was, row_bytes = state["ring"], state["row_bytes"]
-    parts = ranges.written(was["capacity"], row_bytes, was["heads"])
-    missing = sorted({part.name for part in parts} - set(saved.range_names))
-    if missing:
-        raise CheckpointError(
-            f"{saved.path} lacks {len(missing)} files of the pool, pool/{missing[0]} among them. "
-            "Resume from another checkpoint, or take the weights alone: agent.load_weights(path)."
-        )
     memory.allocate(state["example"])
+    was = state["ring"]
     shifts = memory.ring.set_state(was)
     fill = engine.compile_fill()
-    for part in parts:
+    for part in _parts(state):
         _fill(memory, fill, part, saved.rows(part.name), was, shifts[part.environment])
     memory.nb_draws = state["nb_draws"]
     memory.forget_window()
@@ -109,8 +98,43 @@ def _fill(memory, fill, part, rows, was, shift) -> None:
         memory.pool = fill(memory.pool, slot, rows[start:stop])
 
 
-def check_fits(memory, state: dict) -> None:
-    """Raise CheckpointError unless the rows of a checkpoint fit into this memory."""
+def clear(memory) -> None:
+    """Leave a DeviceMemory as it was before its first row."""
+    memory.settle()
+    memory.forget_window()
+    memory.nb_draws, memory.saved = 0, None
+    if memory.ring is not None:
+        memory.ring = Ring(memory.layout, memory.ring.span)
+
+
+def check(memory, state: dict, saved) -> None:
+    """Read every row of a checkpoint, and give none of them away: half a pool helps nobody.
+
+    Raises:
+        CheckpointError: observations or actions of another kind, or files that are missing or
+            damaged.
+    """
+    _check_fits(memory, state)
+    for part in _parts(state):
+        try:
+            rows = saved.rows(part.name)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error} Without the pool the weights come back by agent.load_weights(path)."
+            ) from error
+        if rows.shape != (part.stop - part.start, state["row_bytes"]):
+            raise CheckpointError(
+                f"{saved.path}: the pool's range {part.name} has the shape {rows.shape} where the "
+                f"state counts on {(part.stop - part.start, state['row_bytes'])}."
+            )
+
+
+def _parts(state) -> list[ranges.Rows]:
+    was = state["ring"]
+    return ranges.written(was["capacity"], state["row_bytes"], was["heads"])
+
+
+def _check_fits(memory, state) -> None:
     spec = ObservationSpec(state["example"], memory.keep_dtype) if memory.spec is None else None
     fields = {f"leaf/{name}": leaf for name, leaf in (spec or memory.spec).fields.items()}
     ours = _plain({**fields, ACTION: memory.action})

@@ -26,7 +26,8 @@ class Player:
 
     Args:
         path: a run directory (its newest checkpoint counts) or one checkpoint.
-        model: the network that acts, built, where Keras cannot rebuild it; gets the weights.
+        model: the network that acts, as `agent.model` or `agent.actor` was, where Keras cannot
+            rebuild it; gets the weights.
         processor: where it is of a class of your own.
         policy: a keras-rl policy to choose among Q-values; None is greedy.
 
@@ -48,7 +49,9 @@ class Player:
             processor.training = False
         self._model, self._processor = model, processor
         self._window = self._acting["window_length"]
-        self._spec = self._program = None
+        probe = saved.state_part("probe")
+        self._spec = None if probe is None else ObservationSpec(probe["state"][-1])
+        self._program = None
         self._state = TrainState({name: Weights(*map(engine.adopt, _variables(model)))}, {}, {})
         self._lock, self._episode = threading.Lock(), threading.local()
 
@@ -63,7 +66,7 @@ class Player:
             observation: as the environment shows it.
 
         Raises:
-            ObservationError: of another shape than the first one, None or NaN.
+            ObservationError: of another shape than in training, None or NaN.
         """
         with self._lock:
             if self._processor is not None:
