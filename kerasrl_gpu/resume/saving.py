@@ -26,6 +26,8 @@ def save(agent, path, keep: int):
         CheckpointError: it could not be written, or a weight or the last loss is not finite.
     """
     agent.flush()
+    if not agent.in_loop:  # weights that the user has set since count
+        agent.take_weights()
     left = agent.runs.where()
     state = _state(agent, left)
     _check_finite(agent, state)
