@@ -26,7 +26,8 @@ def main(arguments=None) -> int:
         help="a module that registers custom layers with Keras; may be given several times",
     )
     options = parser.parse_args(arguments)
-    sys.path.insert(0, os.getcwd())  # as `python -m` does, for the command too
+    if options.modules:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does, for the command too
     for module in options.modules:
         try:
             importlib.import_module(module)

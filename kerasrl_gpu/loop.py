@@ -144,6 +144,11 @@ def _left(agent, resume, allow):
     if resume is not True:
         agent.load(resume, allow=allow)
     left = agent.runs.left
+    if left is None and resume is not True:
+        raise ArgumentError(
+            f"{agent.resumed.path} was saved before any fit, so there is no run to go on with; "
+            "the agent has what it holds now: leave resume out to begin."
+        )
     if left is None:
         raise ArgumentError(
             "resume=True goes on where this agent's last fit ended, and there was none; pass "

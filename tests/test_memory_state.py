@@ -1,6 +1,7 @@
 """A replay memory in a checkpoint: the rows that come back, in what order, and what they give."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,10 +66,9 @@ def save(run, memory):
         manifest={},
         state={"memory": memory_state.get_state(memory)},
         ranges=memory_state.rows_of(memory),
-        previous=None if memory.saved is None else memory.saved[0],
+        previous=memory_state.previous(memory),
     )
-    if memory.pool is not None:
-        memory.saved = (path, list(memory.ring.heads))
+    memory_state.note(memory, path)
     return path
 
 
@@ -213,6 +213,18 @@ def test_a_resumed_pool_is_saved_by_links_and_a_resized_one_as_a_whole(tmp_path)
     whole = save(tmp_path / "other", larger)
     assert all(file.stat().st_nlink == 1 for file in files_of(whole))
     np.testing.assert_array_equal(rows_in(whole), rows_on_device(larger))
+
+
+def test_a_checkpoint_of_another_run_with_the_same_name_is_no_previous_one(tmp_path):
+    memory = memory_of(20, kind=as_vector, count=18)
+    path = save(tmp_path / "run", memory)
+    shutil.rmtree(tmp_path / "run")
+    assert memory_state.previous(memory) is None
+    other = memory_of(20)
+    append(other, 100, 18, as_vector)
+    assert save(tmp_path / "run", other) == path
+    again = save(tmp_path / "run", memory)
+    np.testing.assert_array_equal(rows_in(again), rows_on_device(memory))
 
 
 # The other backend -------------------------------------------------------------------------------

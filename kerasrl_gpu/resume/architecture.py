@@ -83,10 +83,10 @@ def _difference(there, here, path) -> str | None:
 
 
 def _cause(error: BaseException) -> str:
-    """What was wrong first: Keras wraps it in an error for each layer around it."""
+    """The first sentence of what was wrong first: Keras adds an error for each layer around it."""
     while error.__context__ is not None:
         error = error.__context__
-    return str(error).partition("\n")[0].partition(" Full object config")[0].rstrip(".")
+    return str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
 
 
 def _holds_code(description) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +15,20 @@ from kerasrl_gpu.observations import ObservationSpec
 from kerasrl_gpu.pool import ranges
 from kerasrl_gpu.pool.layout import ACTION
 from kerasrl_gpu.pool.ring import Ring
+
+
+class Noted(NamedTuple):
+    """A checkpoint that holds a pool's rows, as far as they did not change since.
+
+    Attributes:
+        path: its directory.
+        mark: what it was known by when it was written; its name alone may be another one's by now.
+        heads: rows that each sub-ring had been given then.
+    """
+
+    path: Path
+    mark: bytes | None
+    heads: list
 
 
 def get_state(memory) -> dict | None:
@@ -37,7 +53,7 @@ def rows_of(memory) -> list[Range]:
         return []
     capacity, row_bytes = memory.layout.capacity, memory.layout.row_bytes
     heads = memory.ring.heads
-    since = [None] * len(heads) if memory.saved is None else memory.saved[1]
+    since = [None] * len(heads) if memory.saved is None else memory.saved.heads
     return [
         Range(
             part.name,
@@ -47,6 +63,25 @@ def rows_of(memory) -> list[Range]:
         )
         for part in ranges.written(capacity, row_bytes, heads)
     ]
+
+
+def note(memory, path) -> None:
+    """Note that a checkpoint holds the rows as they are now; what stays so is linked to it."""
+    memory.saved = Noted(path, _mark(path), list(memory.ring.heads))
+
+
+def previous(memory):
+    """The checkpoint that was noted; None where there is none, or another took its place."""
+    noted = memory.saved
+    return None if noted is None or _mark(noted.path) != noted.mark else noted.path
+
+
+def _mark(path) -> bytes | None:
+    """What no other checkpoint has, whatever its name: a digest of all digests."""
+    try:
+        return (path / "COMMIT").read_bytes()
+    except OSError:
+        return None
 
 
 def _read(memory, part, length) -> np.ndarray:
@@ -80,7 +115,9 @@ def set_state(memory, state: dict, saved) -> int:
     memory.recent_observations.extend(state["recent_observations"])
     memory.recent_terminals.extend(state["recent_terminals"])
     same = was["capacity"] == memory.layout.capacity
-    memory.saved = (saved.path, list(was["heads"])) if same else None
+    memory.saved = None
+    if same:
+        note(memory, saved.path)
     return sum(min(head, was["capacity"]) for head in was["heads"]) - len(memory.ring)
 
 

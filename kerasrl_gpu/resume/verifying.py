@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from kerasrl_gpu import checkpoint
@@ -71,6 +73,8 @@ def _check_networks(saved, say) -> bool:
 def _outputs(agent, saved, state) -> np.ndarray:
     """What the agent's networks say to a state with the weights of a checkpoint, f32[P]."""
     restoring.restore_parts(agent, saved.state_part("parts"))
-    agent.prepare(state[-1], state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # how fast it would train is not the question here
+        agent.prepare(state[-1], state)
     agent.trainer.set_weights(saved.state_part("trainer", "online"))
     return agent.outputs([state])[0]
