@@ -276,7 +276,7 @@ def test_objects_of_the_users_own_are_named_and_passed_in(tmp_path):
     loaded = kerasrl_gpu.load(tmp_path, processor=Counting(), policy=Decaying(0.8), allow="policy")
     assert (loaded.policy.eps, loaded.processor.seen) == (0.8, 3)
     assert "policy: goes on as it is, allowed" in loaded.resumed.ignored
-    loaded = kerasrl_gpu.load(tmp_path, processor=Counting(), policy=Decaying(0.1))
+    loaded = kerasrl_gpu.load(tmp_path, processor=Counting(), policy=Decaying(0.8))
     assert (loaded.policy.eps, loaded.processor.seen) == (0.1, 3)
 
 
@@ -286,13 +286,14 @@ class Mine(DQNAgent):
 
 def test_an_agent_of_the_users_own_loads_itself(tmp_path):
     agent = dqn(kind=Mine)
-    agent.model.set_weights([w + 1 for w in agent.model.get_weights()])
-    agent.save(tmp_path)
+    weights = [w + 1 for w in agent.model.get_weights()]
+    agent.model.set_weights(weights)
+    agent.save(tmp_path)  # with what was set
     with pytest.raises(CheckpointError, match=r"holds a test_load.Mine, .*agent.load\(path\)"):
         kerasrl_gpu.load(tmp_path)
     other = dqn(kind=Mine)
     other.load(tmp_path)
-    assert_same_weights(other, agent)
+    np.testing.assert_equal(other.model.get_weights(), weights)
     with pytest.raises(CheckpointError, match=r"was written by test_load.Mine, this agent is kera"):
         dqn().load(tmp_path)
 
@@ -466,7 +467,7 @@ def test_other_options_of_fit_are_refused_by_name(trained, capsys):
 
 def test_a_checkpoint_from_before_any_fit_holds_no_run(plain):
     agent = dqn()
-    with pytest.raises(ArgumentError, match=r"saved before any fit, so there is no run .* leave re"):
+    with pytest.raises(ArgumentError, match=r"saved before any fit, there is no run .* leave re"):
         agent.fit(gymnasium.make("CartPole-v1"), 9, resume=plain)
 
 

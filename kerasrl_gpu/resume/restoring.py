@@ -9,7 +9,7 @@ from kerasrl_gpu.resume import architecture, memory, parts
 from kerasrl_gpu.resume.report import Report
 from kerasrl_gpu.run import Left
 
-# A pool of another size takes what fits, an agent without a seed of its own takes the run's.
+# A pool of another size takes what fits.
 _MAY_DIFFER = ("memory.limit", "memory.budget_bytes", "memory.seed")
 
 
@@ -23,7 +23,7 @@ def load_into(agent, path, allow=()) -> Report:
     state = saved.state
     report = Report(saved.path, state["agent"]["step"])
     _check_agent(agent, saved)
-    _check_config(agent, state["config"], allow, report)
+    _check_config(agent, state, allow, report)
     _check_descriptions(agent, saved, allow, report)
     _check_backend(saved, report)
     _check_parts(agent, state["parts"], allow)
@@ -84,11 +84,15 @@ def _check_agent(agent, saved) -> None:
         )
 
 
-def _check_config(agent, theirs, allow, report) -> None:
-    theirs, ours = _arguments(theirs), _arguments(agent.get_config())
+def _check_config(agent, state, allow, report) -> None:
+    theirs, ours = _arguments(state["config"]), _arguments(agent.get_config())
+    # what the user's own objects say of themselves may change as they go; it is restored instead
+    own = tuple(f"{n}." for n, part in state["parts"].items() if part and not part["description"])
     for name in {**theirs, **ours}:
         there, here = theirs.get(name), ours.get(name)
-        if there == here or name in _MAY_DIFFER or (name == "seed" and not agent.runs.seeded):
+        if there == here or name in _MAY_DIFFER or name.startswith(own):
+            continue
+        if name == "seed" and not agent.runs.seeded:  # a run without one takes the checkpoint's
             continue
         if not _allowed(name, allow):
             raise CheckpointError(_sentence(name, there, here))
