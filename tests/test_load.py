@@ -467,7 +467,7 @@ def test_other_options_of_fit_are_refused_by_name(trained, capsys):
 
 def test_a_checkpoint_from_before_any_fit_holds_no_run(plain):
     agent = dqn()
-    with pytest.raises(ArgumentError, match=r"saved before any fit, there is no run .* leave re"):
+    with pytest.raises(ArgumentError, match=r"saved before any fit, so there is no run .* leave"):
         agent.fit(gymnasium.make("CartPole-v1"), 9, resume=plain)
 
 
