@@ -210,9 +210,16 @@ def _rate_of(optimizer):
 
 def with_weights(model, weights: Weights):
     """A copy of a Keras model that holds these weights."""
-    clone = keras.models.clone_model(model)
+    clone = keras.models.clone_model(model, clone_function=_copied)
     variables = (clone.trainable_variables, clone.non_trainable_variables)
     for leaves, held in zip(weights, variables, strict=True):
         for leaf, variable in zip(leaves, held, strict=True):
             variable.assign(engine.to_host(leaf))
     return clone
+
+
+def _copied(layer):
+    """A layer like this one; a Lambda itself, whose function Keras does not rebuild."""
+    if isinstance(layer, keras.layers.Lambda):
+        return layer
+    return type(layer).from_config(layer.get_config())
