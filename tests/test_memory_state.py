@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, checkpoint, engine
-from kerasrl_gpu.errors import CheckpointError
+from kerasrl_gpu.errors import CheckpointError, PoolTooLarge
 from kerasrl_gpu.pool import ranges
 from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.resume import memory as memory_state
@@ -277,6 +277,14 @@ def test_other_actions_are_refused(tmp_path):
     other = memory_of(20)
     other.bind(Field("float32", (3,)))
     refused(path, other, r"holds actions of float32\[2\], this agent's are float32\[3\]")
+
+
+def test_a_pool_without_room_is_refused_while_nothing_has_changed(tmp_path):
+    path = save(tmp_path / "run", memory_of(20, kind=as_vector, count=9))
+    memory = DeviceMemory(limit=20, budget_bytes=100)
+    with pytest.raises(PoolTooLarge, match=r"Pass limit=5 or less"):
+        restore(path, memory)
+    assert (memory.pool, memory.nb_entries) == (None, 0)
 
 
 # An agent ----------------------------------------------------------------------------------------

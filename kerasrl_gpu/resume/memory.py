@@ -104,7 +104,6 @@ def set_state(memory, state: dict, saved) -> int:
         how many rows of the checkpoint did not fit.
     """
     memory.settle()
-    memory.allocate(state["example"])
     was = state["ring"]
     shifts = memory.ring.set_state(was)
     fill = engine.compile_fill()
@@ -145,11 +144,14 @@ def clear(memory) -> None:
 
 
 def check(memory, state: dict, saved) -> None:
-    """Read every row of a checkpoint, and give none of them away: half a pool helps nobody.
+    """See to it that `set_state` cannot fail: read every row, and make room for them.
+
+    Rows are read twice for it, since half a pool helps nobody.
 
     Raises:
         CheckpointError: observations or actions of another kind, or files that are missing or
             damaged.
+        PoolTooLarge: there is no room.
     """
     _check_fits(memory, state)
     for part in _parts(state):
@@ -164,6 +166,7 @@ def check(memory, state: dict, saved) -> None:
                 f"{saved.path}: the pool's range {part.name} has the shape {rows.shape} where the "
                 f"state counts on {(part.stop - part.start, state['row_bytes'])}."
             )
+    memory.allocate(state["example"])
 
 
 def _parts(state) -> list[ranges.Rows]:
