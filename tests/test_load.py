@@ -76,9 +76,12 @@ def digest_of_the_next_steps(agent, env):
     return hashlib.sha256(b"".join(part for row in trace.rows for part in row)).hexdigest()
 
 
-def digest_in(name, path):
-    """What the new process does."""
-    return digest_of_the_next_steps(kerasrl_gpu.load(path), gymnasium.make(name))
+def digests_in(paths):
+    """What the new process does: {environment's name: run directory} -> digests, in that order."""
+    return [
+        digest_of_the_next_steps(kerasrl_gpu.load(path), gymnasium.make(name))
+        for name, path in paths.items()
+    ]
 
 
 def save_here(path):
@@ -106,14 +109,25 @@ def in_a_new_process(expression, **environment):
 # Whole agents ------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """make -> (agent, environment, run directory, all it knew, what a new process went on with)."""
+    found, paths = {}, {}
+    for make in (duel, swing):
+        name, agent = make()
+        env, paths[name] = gymnasium.make(name), str(tmp_path_factory.mktemp(make.__name__))
+        agent.fit(env, STEPS, verbose=0)
+        agent.save(paths[name])
+        found[make] = agent, env, paths[name], everything(agent)
+    digests = in_a_new_process(f"*test.digests_in({paths})").split()
+    return {make: (*found[make], digest) for make, digest in zip(found, digests, strict=True)}
+
+
+@pytest.mark.filterwarnings("ignore:WhiteningNormalizerProcessor.process_state_batch stays")
 @pytest.mark.parametrize("make", [duel, swing])
-def test_an_agent_comes_back_and_goes_on_bit_for_bit(tmp_path, make):
-    name, agent = make()
-    env = gymnasium.make(name)
-    agent.fit(env, STEPS, verbose=0)
-    agent.save(tmp_path)
-    expected = everything(agent)
-    loaded = kerasrl_gpu.load(tmp_path)
+def test_an_agent_comes_back_and_goes_on_bit_for_bit(written, make):
+    agent, env, path, expected, elsewhere = written[make]
+    loaded = kerasrl_gpu.load(path)
     assert type(loaded) is type(agent)
     assert loaded.get_config() == agent.get_config()
     assert loaded.metrics_names == agent.metrics_names
@@ -121,8 +135,7 @@ def test_an_agent_comes_back_and_goes_on_bit_for_bit(tmp_path, make):
     for ours, theirs in zip(loaded.layers, agent.layers, strict=True):
         np.testing.assert_equal(ours.get_weights(), theirs.get_weights())
 
-    elsewhere = in_a_new_process(f"test.digest_in({name!r}, {str(tmp_path)!r})")
-    here = digest_of_the_next_steps(loaded, gymnasium.make(name))
+    here = digest_of_the_next_steps(loaded, gymnasium.make(env.spec.id))
     assert digest_of_the_next_steps(agent, env) == here == elsewhere
     np.testing.assert_equal(everything(loaded)["trainer"], everything(agent)["trainer"])
 

@@ -136,6 +136,7 @@ def opened(monkeypatch):
     return files
 
 
+@pytest.mark.filterwarnings("ignore:Mirrored.process_state_batch stays on the host")
 @pytest.mark.parametrize("make", [single, stacked, processed, bounded])
 def test_a_player_acts_as_the_agent_does_in_test(saved, make, request):
     name, path, expected = saved(make)

@@ -85,6 +85,7 @@ def test_a_damaged_newest_one_is_not_passed_over(trained, tmp_path, verify):
     assert said.startswith(f"wrong: {checkpoint.find(run)[0]}")
 
 
+@pytest.mark.filterwarnings("ignore:WhiteningNormalizerProcessor.process_state_batch stays")
 def test_actors_critics_and_statistics(tmp_path, verify):
     networks = scenarios.actor_critic((3,), 1)
     agent = DDPGAgent(
