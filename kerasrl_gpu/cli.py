@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import sys
 
 
 def main(arguments=None) -> int:
@@ -24,8 +26,13 @@ def main(arguments=None) -> int:
         help="a module that registers custom layers with Keras; may be given several times",
     )
     options = parser.parse_args(arguments)
+    if options.modules:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does, for the command too
     for module in options.modules:
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            parser.error(f"--import {module}: {error}")
     from kerasrl_gpu.resume.verifying import verify as run
 
     return 0 if run(options.checkpoint) else 1

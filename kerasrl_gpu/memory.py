@@ -55,7 +55,7 @@ class DeviceMemory(Memory):
         self.keep_dtype, self.budget_bytes, self.seed = keep_dtype, budget_bytes, seed
         self.spec = self.layout = self.ring = self.pool = self.wire = None
         self._action, self._span, self.nb_draws = None, 1, 0
-        self.saved = None  # (checkpoint, heads) that hold these rows, as far as they did not change
+        self.saved = None  # `resume.memory.Noted`: the checkpoint that holds these rows
         # runs the step that waits in the wire; the agent that queues steps sets it
         self.settle = lambda: None
 

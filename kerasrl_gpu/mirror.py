@@ -74,10 +74,8 @@ class Mirror:
         Raises:
             CheckpointError: other networks, shapes or slots; nothing has changed then.
         """
+        self.check(state, saved)
         online, target, slots = (saved.get(part) for part in ("online", "target", "slots"))
-        check_alike("networks", state.online, online)
-        check_alike("target networks", state.target, target)
-        check_alike("optimizer slots", state.slots, slots)
         if online is not None:
             state = state._replace(online=_loaded(state.online, online))
         if target is not None:
@@ -90,6 +88,12 @@ class Mirror:
                 }
             )
         return state
+
+    def check(self, state: TrainState, saved: dict) -> None:
+        """Raise CheckpointError unless `set_state` can take it."""
+        _check_alike("networks", state.online, saved.get("online"))
+        _check_alike("target networks", state.target, saved.get("target"))
+        _check_alike("optimizer slots", state.slots, saved.get("slots"))
 
     def take(self, state: TrainState) -> TrainState:
         """The state with the weights of every model that somebody changed since the last look."""
@@ -161,7 +165,7 @@ def _loaded(held: dict, saved: dict) -> dict:
     }
 
 
-def check_alike(what: str, held: dict, saved: dict | None) -> None:
+def _check_alike(what: str, held: dict, saved: dict | None) -> None:
     """Raise CheckpointError unless both hold arrays of the same shapes under the same names."""
     if saved is None:
         return
@@ -206,9 +210,16 @@ def _rate_of(optimizer):
 
 def with_weights(model, weights: Weights):
     """A copy of a Keras model that holds these weights."""
-    clone = keras.models.clone_model(model)
+    clone = keras.models.clone_model(model, clone_function=_copied)
     variables = (clone.trainable_variables, clone.non_trainable_variables)
     for leaves, held in zip(weights, variables, strict=True):
         for leaf, variable in zip(leaves, held, strict=True):
             variable.assign(engine.to_host(leaf))
     return clone
+
+
+def _copied(layer):
+    """A layer like this one; a Lambda itself, whose function Keras does not rebuild."""
+    if isinstance(layer, keras.layers.Lambda):
+        return layer
+    return type(layer).from_config(layer.get_config())

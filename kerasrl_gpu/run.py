@@ -137,11 +137,15 @@ class Run:
 
     def _check_options(self, left, allow):
         for name, value in left.state["options"].items():
-            if self.options[name] != value and name not in allow:
+            here = self.options[name]
+            if here == value:
+                continue
+            if name not in allow:
                 raise CheckpointError(
-                    f"the run to go on with had {name}={value}, this one has "
-                    f"{self.options[name]}. Pass {name}={value}, or allow=({name!r},) to change it."
+                    f"the run to go on with had {name}={value}, this one has {here}. "
+                    f"Pass {name}={value}, or allow=({name!r},) to change it."
                 )
+            self.agent.runs.resumed.ignored.append(f"{name}={value}: {here} was allowed")
 
     def _take_up(self, state, reason):
         """Go on from `get_state`; with a reason why the environment does not, in a new episode."""

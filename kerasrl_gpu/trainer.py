@@ -43,6 +43,10 @@ class Trainer:
         state = self.mirror.get_state(self.state)
         return {**state, "nb_updates": self.nb_updates}
 
+    def check(self, saved: dict) -> None:
+        """Raise CheckpointError unless `set_state` can take it."""
+        self.mirror.check(self.state, saved)
+
     def set_state(self, saved: dict, rates: bool = True) -> None:
         """Go on where `get_state` was called, on this backend or another.
 
@@ -54,10 +58,12 @@ class Trainer:
         """
         self._state = self.mirror.set_state(self.state, saved, rates)
         self.nb_updates, self.loss = saved["nb_updates"], 0.0
+        self.publish()  # what the user's models held before does not count any more
 
     def set_weights(self, online: dict, target: dict | None = None) -> None:
         """Take networks, and targets where they are given, from `get_state`'s parts."""
         self._state = self.mirror.set_state(self.state, {"online": online, "target": target})
+        self.publish()
 
     def publish(self) -> None:
         """Give the user's Keras objects what training has made of them."""

@@ -213,3 +213,13 @@ def test_networks_that_share_variables_are_refused():
     shared = model(10)
     with pytest.raises(ArgumentError, match=r"the one and the two share the variable.*clone_model"):
         Mirror({"one": shared, "two": shared}, (), {})
+
+
+def test_with_weights_shares_the_function_of_a_lambda():
+    original = keras.Sequential(
+        [keras.Input((1,)), keras.layers.Lambda(lambda inputs: 3 * inputs), keras.layers.Dense(1)]
+    )
+    weights = Weights(_on_device([np.float32([[2]]), np.float32([1])]), [])
+    copy = with_weights(original, weights)
+    assert float(copy(np.float32([[5]]))[0, 0]) == 2 * 3 * 5 + 1
+    assert copy.layers[-1] is not original.layers[-1]

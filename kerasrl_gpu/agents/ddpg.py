@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,7 @@ from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.inputs import Inputs, action_index, build_on, check_is_keras, check_output
 from kerasrl_gpu.keras_rl import config_of
 from kerasrl_gpu.pool.layout import Field
+from kerasrl_gpu.resume import restoring
 from kerasrl_gpu.state import Network
 from kerasrl_gpu.updates.ddpg import DDPGRule, ddpg_update
 
@@ -184,7 +186,7 @@ class DDPGAgent(Agent):
         return {"network": "actor", "discrete": False, "low": low, "high": high}
 
     @classmethod
-    def from_config(cls, config, networks, objects):
+    def from_config(cls, config, networks, objects, own=()):
         """An agent from `get_config`'s dict, its networks and its objects, both by name."""
         arguments = {**config, **objects, **networks}
         index = arguments.pop("critic_action_input_idx")
@@ -325,7 +327,13 @@ class DDPGAgent(Agent):
     # Files --------------------------------------------------------------------------------------
 
     def load_weights(self, filepath):
-        """Read weights from the two files that keras-rl names; the targets get them too."""
+        """Read weights from the two files that keras-rl names; the targets get them too.
+
+        Of a checkpoint's directory, or a run's, the targets' own weights are read, and nothing of
+        its pool.
+        """
+        if os.path.isdir(filepath):
+            return restoring.load_weights(self, filepath)
         files.load_all(self._named_models(filepath))
         self.take_weights()
         self._copy_targets()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 import numpy as np
@@ -14,6 +15,7 @@ from kerasrl_gpu.inputs import Inputs, build_on, check_is_keras, check_output
 from kerasrl_gpu.keras_rl import Policy, config_of
 from kerasrl_gpu.policy import EpsGreedyQPolicy, GreedyQPolicy
 from kerasrl_gpu.pool.layout import Field
+from kerasrl_gpu.resume import restoring
 from kerasrl_gpu.state import Network
 from kerasrl_gpu.updates.dqn import DQNRule, dqn_update
 
@@ -192,10 +194,17 @@ class DQNAgent(Agent):
         return {"network": "model", "discrete": True}
 
     @classmethod
-    def from_config(cls, config, networks, objects):
-        """An agent from `get_config`'s dict, its networks and its objects, both by name."""
+    def from_config(cls, config, networks, objects, own=()):
+        """An agent from `get_config`'s dict, its networks and its objects, both by name.
+
+        Args:
+            own: names of the networks that are as the constructor takes them; the others are as
+                the agent made them, and have a dueling head already.
+        """
         arguments = {**config, **objects, "model": networks["model"]}
-        with_head = arguments.pop("enable_dueling_network")  # the model has it already
+        if "model" in own:
+            return cls(**arguments)
+        with_head = arguments.pop("enable_dueling_network")
         agent = cls(**arguments)
         agent.enable_dueling_network = with_head
         return agent
@@ -309,7 +318,13 @@ class DQNAgent(Agent):
     # Files --------------------------------------------------------------------------------------
 
     def load_weights(self, filepath):
-        """Read weights from a file of any name; the target gets them too."""
+        """Read weights from a file of any name; the target gets them too.
+
+        Of a checkpoint's directory, or a run's, the target's own weights are read, and nothing of
+        its pool.
+        """
+        if os.path.isdir(filepath):
+            return restoring.load_weights(self, filepath)
         files.load_weights(self.model, filepath)
         self.take_weights()
         self._copy_targets()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -52,16 +52,13 @@ def changed(rows: Rows, capacity: int, head: int, since: int) -> bool:
     The newest row of then counts: closing an episode writes it again.
     """
     first = max(0, since - 1)
-    if head - first >= capacity:
-        return True
-    # the first position from `first` on that lies in these rows, counted in rows
-    ahead = (rows.start - first) % capacity
+    ahead = (rows.start - first) % capacity  # rows from there to the first of these
     inside = rows.start <= first % capacity < rows.stop
-    return head > first and (inside or ahead < head - first)
+    return inside or ahead < head - first
 
 
 def runs(slots: np.ndarray) -> list[tuple[int, int]]:
     """(start, stop) into `slots`, i[N], of the longest pieces in which slots count up by one."""
     breaks = np.flatnonzero(np.diff(slots) != 1) + 1
     edges = [0, *breaks.tolist(), len(slots)]
-    return [(start, stop) for start, stop in itertools.pairwise(edges) if stop > start]
+    return [(start, stop) for start, stop in pairwise(edges) if stop > start]

@@ -50,7 +50,7 @@ def rebuild(description: dict, what: str, argument: str):
             with engine.serializing():
                 return keras.saving.deserialize_keras_object(description, safe_mode=True)
         except Exception as error:  # Keras raises what it likes for a class it does not find
-            reason = str(error).partition("\n")[0]
+            reason = _cause(error)
     raise CheckpointError(
         f"{what} cannot be rebuilt from the checkpoint: {reason}. Register custom classes with "
         "keras.saving.register_keras_serializable before, or build it and pass it: "
@@ -80,6 +80,13 @@ def _difference(there, here, path) -> str | None:
         return f"{path.strip('/') or 'it'} is {there!r} in the checkpoint and {here!r} here"
     found = (_difference(old, new, f"{path}/{key}") for key, old, new in pairs)
     return next((one for one in found if one is not None), None)
+
+
+def _cause(error: BaseException) -> str:
+    """The first sentence of what was wrong first: Keras adds an error for each layer around it."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
 
 
 def _holds_code(description) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +14,21 @@ from kerasrl_gpu.errors import CheckpointError
 from kerasrl_gpu.observations import ObservationSpec, as_plain
 from kerasrl_gpu.pool import ranges
 from kerasrl_gpu.pool.layout import ACTION
+from kerasrl_gpu.pool.ring import Ring
+
+
+class Noted(NamedTuple):
+    """A checkpoint that holds a pool's rows, as far as they did not change since.
+
+    Attributes:
+        path: its directory.
+        mark: what it was known by when it was written; its name alone may be another one's by now.
+        heads: rows that each sub-ring had been given then.
+    """
+
+    path: Path
+    mark: bytes | None
+    heads: list
 
 
 def get_state(memory) -> dict | None:
@@ -36,7 +53,7 @@ def rows_of(memory) -> list[Range]:
         return []
     capacity, row_bytes = memory.layout.capacity, memory.layout.row_bytes
     heads = memory.ring.heads
-    since = [None] * len(heads) if memory.saved is None else memory.saved[1]
+    since = [None] * len(heads) if memory.saved is None else memory.saved.heads
     return [
         Range(
             part.name,
@@ -46,6 +63,25 @@ def rows_of(memory) -> list[Range]:
         )
         for part in ranges.written(capacity, row_bytes, heads)
     ]
+
+
+def note(memory, path) -> None:
+    """Note that a checkpoint holds the rows as they are now; what stays so is linked to it."""
+    memory.saved = Noted(path, _mark(path), list(memory.ring.heads))
+
+
+def previous(memory):
+    """The checkpoint that was noted; None where there is none, or another took its place."""
+    noted = memory.saved
+    return None if noted is None or _mark(noted.path) != noted.mark else noted.path
+
+
+def _mark(path) -> bytes | None:
+    """What no other checkpoint has, whatever its name: a digest of all digests."""
+    try:
+        return (path / "COMMIT").read_bytes()
+    except OSError:
+        return None
 
 
 def _read(memory, part, length) -> np.ndarray:
@@ -60,38 +96,27 @@ def set_state(memory, state: dict, saved) -> int:
     """Give a DeviceMemory what a checkpoint holds; where its limit is smaller, the newest rows.
 
     Args:
-        memory: of the same window and actions.
+        memory: one that passed `check`.
         state: what `get_state` returned.
         saved: `checkpoint.Saved`, whose rows are read one range at a time.
 
     Returns:
         how many rows of the checkpoint did not fit.
-
-    Raises:
-        CheckpointError: observations or actions of another kind, or files that are missing;
-            nothing has changed then.
     """
     memory.settle()
-    check_fits(memory, state)
-    was, row_bytes = state["ring"], state["row_bytes"]
-    parts = ranges.written(was["capacity"], row_bytes, was["heads"])
-    missing = sorted({part.name for part in parts} - set(saved.range_names))
-    if missing:
-        raise CheckpointError(
-            f"{saved.path} lacks {len(missing)} files of the pool, pool/{missing[0]} among them. "
-            "Resume from another checkpoint, or take the weights alone: agent.load_weights(path)."
-        )
-    memory.allocate(state["example"])
+    was = state["ring"]
     shifts = memory.ring.set_state(was)
     fill = engine.compile_fill()
-    for part in parts:
+    for part in _parts(state):
         _fill(memory, fill, part, saved.rows(part.name), was, shifts[part.environment])
     memory.nb_draws = state["nb_draws"]
     memory.forget_window()
     memory.recent_observations.extend(state["recent_observations"])
     memory.recent_terminals.extend(state["recent_terminals"])
     same = was["capacity"] == memory.layout.capacity
-    memory.saved = (saved.path, list(was["heads"])) if same else None
+    memory.saved = None
+    if same:
+        note(memory, saved.path)
     return sum(min(head, was["capacity"]) for head in was["heads"]) - len(memory.ring)
 
 
@@ -109,8 +134,47 @@ def _fill(memory, fill, part, rows, was, shift) -> None:
         memory.pool = fill(memory.pool, slot, rows[start:stop])
 
 
-def check_fits(memory, state: dict) -> None:
-    """Raise CheckpointError unless the rows of a checkpoint fit into this memory."""
+def clear(memory) -> None:
+    """Leave a DeviceMemory as it was before its first row."""
+    memory.settle()
+    memory.forget_window()
+    memory.nb_draws, memory.saved = 0, None
+    if memory.ring is not None:
+        memory.ring = Ring(memory.layout, memory.ring.span)
+
+
+def check(memory, state: dict, saved) -> None:
+    """See to it that `set_state` cannot fail: read every row, and make room for them.
+
+    Rows are read twice for it, since half a pool helps nobody.
+
+    Raises:
+        CheckpointError: observations or actions of another kind, or files that are missing or
+            damaged.
+        PoolTooLarge: there is no room.
+    """
+    _check_fits(memory, state)
+    for part in _parts(state):
+        try:
+            rows = saved.rows(part.name)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error} Without the pool the weights come back by agent.load_weights(path)."
+            ) from error
+        if rows.shape != (part.stop - part.start, state["row_bytes"]):
+            raise CheckpointError(
+                f"{saved.path}: the pool's range {part.name} has the shape {rows.shape} where the "
+                f"state counts on {(part.stop - part.start, state['row_bytes'])}."
+            )
+    memory.allocate(state["example"])
+
+
+def _parts(state) -> list[ranges.Rows]:
+    was = state["ring"]
+    return ranges.written(was["capacity"], state["row_bytes"], was["heads"])
+
+
+def _check_fits(memory, state) -> None:
     spec = ObservationSpec(state["example"], memory.keep_dtype) if memory.spec is None else None
     fields = {f"leaf/{name}": leaf for name, leaf in (spec or memory.spec).fields.items()}
     ours = _plain({**fields, ACTION: memory.action})

@@ -6,6 +6,7 @@ values and arrays; without them its plain attributes are taken.
 
 from __future__ import annotations
 
+import inspect
 import random
 
 import numpy as np
@@ -35,12 +36,8 @@ def get_state(part) -> dict | None:
     return {**saved, "state": state, "missing": missing}
 
 
-def set_state(name: str, part, saved: dict | None) -> None:
-    """Put a part where `get_state` was called.
-
-    Raises:
-        CheckpointError: it is of another class.
-    """
+def check(name: str, part, saved: dict | None) -> None:
+    """Raise CheckpointError where a part is of another class, or was made with other arguments."""
     theirs = None if saved is None else saved["class"]
     ours = None if part is None else class_name(part)
     if not same_class(theirs, ours):
@@ -48,8 +45,21 @@ def set_state(name: str, part, saved: dict | None) -> None:
             f"{name} was {_text(theirs)} and is {_text(ours)} here. Pass one like it, or "
             f"allow=({name!r},) to go on with this one as it is."
         )
-    if part is None:
+    there = None if saved is None else saved["description"]
+    if there is None:  # what a class of the user's own makes of its arguments is its own affair
         return
+    here = attributes.describe(part)["state"]
+    for argument in inspect.signature(type(part)).parameters:
+        old, new = there["state"].get(argument), here.get(argument)
+        if not isinstance(old, dict) and not np.array_equal(old, new):
+            raise CheckpointError(
+                f"{name}.{argument} was {old!r} in the checkpoint and is {new!r} here. Pass what "
+                f"it was, or allow=({name!r},) to go on with this one as it is."
+            )
+
+
+def set_state(part, saved: dict) -> None:
+    """Put a part that passed `check` where `get_state` was called."""
     if saved["description"] is not None:
         attributes.restore(part, saved["description"]["state"])
     elif _has_own_state(part):
@@ -86,7 +96,16 @@ def set_global_generators(state: dict) -> None:
 
 
 def _has_own_state(part) -> bool:
-    return callable(getattr(part, "get_state", None)) and callable(getattr(part, "set_state", None))
+    """Whether a class of the user's own says what it holds.
+
+    What it inherits from ours does not: it knows nothing of the attributes that came on top.
+    """
+    return all(_is_own(part, name) for name in ("get_state", "set_state"))
+
+
+def _is_own(part, name) -> bool:
+    owner = next((kind for kind in type(part).__mro__ if name in vars(kind)), None)
+    return owner is not None and not owner.__module__.startswith("kerasrl_gpu.")
 
 
 def _text(name: str | None) -> str:

@@ -11,6 +11,7 @@ from keras import tree
 from kerasrl_gpu import checkpoint, engine, host
 from kerasrl_gpu.errors import ObservationError
 from kerasrl_gpu.inputs import Inputs
+from kerasrl_gpu.names import class_name, same_class
 from kerasrl_gpu.observations import ObservationSpec
 from kerasrl_gpu.resume import architecture, parts
 from kerasrl_gpu.state import Network, TrainState, Weights
@@ -26,8 +27,9 @@ class Player:
 
     Args:
         path: a run directory (its newest checkpoint counts) or one checkpoint.
-        model: the network that acts, built, where Keras cannot rebuild it; gets the weights.
-        processor: where it is of a class of your own.
+        model: the network that acts, as `agent.model` or `agent.actor` was, where Keras cannot
+            rebuild it; gets the weights.
+        processor: where it is of a class of your own; gets what the saved one of its class held.
         policy: a keras-rl policy to choose among Q-values; None is greedy.
 
     Raises:
@@ -42,13 +44,18 @@ class Player:
             described = saved.manifest["networks"][name]
             model = architecture.rebuild(described, f"the network {name!r}", "model=")
         architecture.set_weights(model, saved.state_part("trainer", "online", name))
+        held = saved.state_part("parts", "processor")
         if processor is None:
-            processor = parts.rebuild("processor", saved.state_part("parts", "processor"))
+            processor = parts.rebuild("processor", held)
+        elif held is not None and same_class(held["class"], class_name(processor)):
+            parts.set_state(processor, held)
         if hasattr(processor, "training"):
             processor.training = False
         self._model, self._processor = model, processor
         self._window = self._acting["window_length"]
-        self._spec = self._program = None
+        probe = saved.state_part("probe")
+        self._spec = None if probe is None else ObservationSpec(probe["state"][-1])
+        self._program = None
         self._state = TrainState({name: Weights(*map(engine.adopt, _variables(model)))}, {}, {})
         self._lock, self._episode = threading.Lock(), threading.local()
 
@@ -63,7 +70,7 @@ class Player:
             observation: as the environment shows it.
 
         Raises:
-            ObservationError: of another shape than the first one, None or NaN.
+            ObservationError: of another shape than in training, None or NaN.
         """
         with self._lock:
             if self._processor is not None:

@@ -69,8 +69,9 @@ def build(saved, given: dict, limit: int | None = None):
         name: given[name] if name in given else parts.rebuild(name, part)
         for name, part in held.items()
     }
-    memory = given.get("memory") or _memory(config["memory"], limit)
-    agent = kind.from_config(config, networks, {**objects, "memory": memory})
+    memory = given["memory"] if "memory" in given else _memory(config["memory"], limit)
+    own = tuple(name for name in networks if name in given)
+    agent = kind.from_config(config, networks, {**objects, "memory": memory}, own)
     agent.compile(_optimizers(manifest, given), metrics=_metrics(manifest, given))
     return agent
 

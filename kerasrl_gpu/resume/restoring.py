@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from kerasrl_gpu import attributes, checkpoint, engine
 from kerasrl_gpu.errors import ArgumentError, CheckpointError
-from kerasrl_gpu.mirror import check_alike
 from kerasrl_gpu.names import class_name, same_class
 from kerasrl_gpu.resume import architecture, memory, parts, saving
 from kerasrl_gpu.resume.report import Report
 from kerasrl_gpu.run import Left
 
-# A pool of another size takes what fits, an agent without a seed of its own takes the run's.
-_MAY_DIFFER = ("memory.limit", "memory.budget_bytes", "memory.seed", "seed")
+# A pool of another size takes what fits.
+_MAY_DIFFER = ("memory.limit", "memory.budget_bytes", "memory.seed")
 
 
 def load(agent, path, *, allow=()) -> Report:
@@ -42,17 +41,18 @@ def load(agent, path, *, allow=()) -> Report:
     state = saved.state
     report = Report(saved.path, state["agent"]["step"])
     _check_agent(agent, saved)
-    _check_config(agent, state["config"], allow, report)
+    _check_config(agent, state, allow, report)
     _check_descriptions(agent, saved, allow, report)
     _check_backend(saved, report)
-    if agent.on_pool and state["memory"] is not None:
-        memory.check_fits(agent.memory, state["memory"])
+    _check_parts(agent, state["parts"], allow)
     _prepare(agent, state)
-    check_alike("networks", agent.state.online, state["trainer"]["online"])
+    agent.trainer.check(state["trainer"])
+    _check_memory(agent, state["memory"], saved)
+    # nothing is refused from here on
     restore_parts(agent, state["parts"], allow, report)
     _restore_memory(agent, state["memory"], saved, report)
     _restore_trainer(agent, state["trainer"], allow, report)
-    _restore_run(agent, state, report)
+    _restore_run(agent, state, allow, report)
     parts.set_global_generators(state["generators"])
     report.restored.append("random generators")
     agent.runs.resumed = report
@@ -63,8 +63,11 @@ def load_weights(agent, path) -> None:
     """Give an agent the networks and targets of a checkpoint; nothing else of it is read."""
     saved = checkpoint.open_newest(path)
     online = saved.state_part("trainer", "online")
-    target = saved.state_part("trainer", "target")
-    agent.trainer.set_weights(online, target)
+    if agent.trainer is not None:
+        agent.trainer.set_weights(online, saved.state_part("trainer", "target"))
+        return
+    for name, model in agent.networks().items():  # the targets begin as copies
+        architecture.set_weights(model, online[name])
 
 
 def acting_state(agent) -> dict:
@@ -100,13 +103,15 @@ def _check_agent(agent, saved) -> None:
         )
 
 
-def _check_config(agent, theirs, allow, report) -> None:
-    theirs, ours = _arguments(theirs), _arguments(saving.told(agent.get_config()))
-    if agent.runs.seeded and theirs["seed"] != ours["seed"] and "seed" not in allow:
-        raise CheckpointError(_sentence("seed", theirs["seed"], ours["seed"]))
+def _check_config(agent, state, allow, report) -> None:
+    theirs, ours = _arguments(state["config"]), _arguments(saving.told(agent.get_config()))
+    # what the user's own objects say of themselves may change as they go; it is restored instead
+    own = tuple(f"{n}." for n, part in state["parts"].items() if part and not part["description"])
     for name in {**theirs, **ours}:
         there, here = theirs.get(name), ours.get(name)
-        if there == here or name in _MAY_DIFFER:
+        if there == here or name in _MAY_DIFFER or name.startswith(own):
+            continue
+        if name == "seed" and not agent.runs.seeded:  # a run without one takes the checkpoint's
             continue
         if not _allowed(name, allow):
             raise CheckpointError(_sentence(name, there, here))
@@ -186,25 +191,46 @@ def _prepare(agent, state) -> None:
     agent.prepare(example[-1], example)
 
 
+def _check_parts(agent, saved, allow) -> None:
+    for name, part in agent.parts().items():
+        if not _is_left(name, allow):
+            parts.check(name, part, saved.get(name))
+
+
+def _is_left(name, allow) -> bool:
+    """Whether a part goes on as it is: who allows one of its arguments keeps the part."""
+    return any(one.partition(".")[0] == name for one in allow)
+
+
 def restore_parts(agent, saved, allow=(), report=None) -> None:
     """Put policies, noise and processors where they were."""
     report = report or Report()
     for name, part in agent.parts().items():
-        if name in allow:
+        if _is_left(name, allow):
             report.ignored.append(f"{name}: goes on as it is, allowed")
             continue
-        parts.set_state(name, part, saved.get(name))
         if part is None:
             continue
+        parts.set_state(part, saved[name])
         report.restored.append(name)
         for attribute, reason in saved[name]["missing"].items():
             report.absent.append(f"{name}.{attribute}: {reason}")
+
+
+def _check_memory(agent, state, saved) -> None:
+    if state is None:
+        return
+    if agent.on_pool:
+        memory.check(agent.memory, state, saved)
+    else:
+        parts.check("memory", agent.memory, state)
 
 
 def _restore_memory(agent, state, saved, report) -> None:
     kind = type(agent.memory).__name__
     if agent.on_pool:
         if state is None:
+            memory.clear(agent.memory)
             report.absent.append("memory: it was empty")
             return
         lost = memory.set_state(agent.memory, state, saved)
@@ -214,7 +240,7 @@ def _restore_memory(agent, state, saved, report) -> None:
     elif state is None:
         report.absent.append(f"memory: {kind} has no get_state(), so what it held is gone")
     else:
-        parts.set_state("memory", agent.memory, state)
+        parts.set_state(agent.memory, state)
         report.restored.append("memory")
 
 
@@ -223,9 +249,11 @@ def _restore_trainer(agent, state, allow, report) -> None:
     report.restored += ["weights", "targets", "optimizer slots"]
 
 
-def _restore_run(agent, state, report) -> None:
+def _restore_run(agent, state, allow, report) -> None:
     run, environment = state["run"], state["environment"]
     held = state["agent"]
+    if "seed" in allow and agent.runs.seeded:
+        held = {**held, "seed": agent.seed, "seeded": True}
     if held["shown"] is not None:  # the answer that waits is told by the object it is about
         held = {**held, "shown": run["observation"]}
     agent.set_state(held)

@@ -62,6 +62,8 @@ def save(agent, path, *, keep: int = 2):
 def write(agent, path, keep: int):
     """`save`, now: between two steps."""
     agent.flush()
+    if not agent.in_loop:  # weights that the user has set since count
+        agent.take_weights()
     left = agent.runs.where()
     state = _state(agent, left)
     _check_finite(agent, state)
@@ -73,18 +75,17 @@ def write(agent, path, keep: int):
             stacklevel=3,
         )
     replay = agent.memory if agent.on_pool else None
-    previous = None if replay is None or replay.saved is None else replay.saved[0]
     written = checkpoint.write(
         path,
         step=agent.step,
         manifest=_manifest(agent, state),
         state=state,
         ranges=[] if replay is None else memory.rows_of(replay),
-        previous=previous,
+        previous=None if replay is None else memory.previous(replay),
         keep=keep,
     )
     if replay is not None and replay.pool is not None:
-        replay.saved = (written, list(replay.ring.heads))
+        memory.note(replay, written)
     return written
 
 

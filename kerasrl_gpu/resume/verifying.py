@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from kerasrl_gpu import checkpoint
@@ -56,12 +58,23 @@ def _check_networks(saved, say) -> bool:
     except KerasRLError as error:
         say(f"  networks: not compared: {error}")
         return True
-    restoring.restore_parts(agent, saved.state_part("parts"))
-    agent.prepare(probe["state"][-1], probe["state"])
-    agent.trainer.set_weights(saved.state_part("trainer", "online"))
-    outputs = agent.outputs([probe["state"]])[0]
+    try:
+        outputs = _outputs(agent, saved, probe["state"])
+    except KerasRLError as error:
+        say(f"wrong: networks: {error}")
+        return False
     if np.allclose(outputs, probe["outputs"], _RELATIVE, _ABSOLUTE):
         say(f"  networks: they say what they said, {np.array2string(outputs, threshold=6)}")
         return True
     say(f"wrong: networks: they say {outputs} where they said {probe['outputs']}")
     return False
+
+
+def _outputs(agent, saved, state) -> np.ndarray:
+    """What the agent's networks say to a state with the weights of a checkpoint, f32[P]."""
+    restoring.restore_parts(agent, saved.state_part("parts"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # how fast it would train is not the question here
+        agent.prepare(state[-1], state)
+    agent.trainer.set_weights(saved.state_part("trainer", "online"))
+    return agent.outputs([state])[0]

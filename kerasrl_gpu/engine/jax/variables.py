@@ -80,7 +80,7 @@ class Optimizer:
 
     def load(self, slots, arrays, rates: bool) -> list:
         """The slots that `slots` is from now on, with these learning rates where `rates`."""
-        before, slots = slots, load(slots, arrays)
+        before, slots = self.refresh(slots), load(slots, arrays)
         for index in () if rates else self._rates:
             slots[index] = before[index]
         publish(slots, self._variables)
