@@ -155,7 +155,7 @@ class CallbackList:
         for call in self._train_end:
             try:
                 call(logs)
-            except Exception as error:
+            except BaseException as error:  # also sys.exit() and Ctrl-C: the others hold files open
                 errors.append(error)
         if errors:
             raise errors[0]

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from kerasrl_gpu import checkpoint, engine, snapshots
-from kerasrl_gpu.errors import CheckpointError, SnapshotError
+from kerasrl_gpu.errors import CheckpointError, SnapshotError, describe
 from kerasrl_gpu.names import class_name
 from kerasrl_gpu.resume import architecture, memory, parts
 
@@ -49,8 +49,9 @@ def save_or_warn(agent, path, keep: int) -> None:
     """`save`; where it fails, a warning says so, and the older checkpoints stand."""
     try:
         save(agent, path, keep)
-    except (CheckpointError, OSError) as error:
-        warnings.warn(f"step {agent.step}: no checkpoint was written: {error}", stacklevel=2)
+    except Exception as error:  # whatever it is: days of training are worth more than one save
+        text = f"step {agent.step}: no checkpoint was written: {describe(error)}"
+        warnings.warn(text, stacklevel=2)
 
 
 def _state(agent, left) -> dict:
