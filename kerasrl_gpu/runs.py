@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+
 from kerasrl_gpu import preparing
-from kerasrl_gpu.errors import ArgumentError
+from kerasrl_gpu.errors import ArgumentError, describe
 from kerasrl_gpu.resume import restoring, saving
 from kerasrl_gpu.resume.report import Report
 
@@ -65,6 +67,15 @@ class Runs:
         if self._aside is not None:
             aside, self._aside = self._aside, None
             restoring.take_acting_state(agent, aside)
+
+    def left_by(self, run):
+        """Where a training run was left; None, and a warning, where that cannot be told."""
+        try:
+            return run.left()
+        except Exception as error:  # a callback's get_state, or a full disk under its log
+            text = f"nothing can go on from where this run ended: {describe(error)}"
+            warnings.warn(text, stacklevel=2)
+            return None
 
     def leave(self, left) -> None:
         """Note where a training run was left; None where nothing goes on from."""

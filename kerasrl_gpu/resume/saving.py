@@ -17,6 +17,7 @@ from kerasrl_gpu.errors import (
     NotCompiled,
     SnapshotError,
     check_count,
+    describe,
 )
 from kerasrl_gpu.names import class_name
 from kerasrl_gpu.observations import as_plain
@@ -93,8 +94,9 @@ def write_or_warn(agent, path, keep: int) -> None:
     """`write`; where it fails, a warning says so, and the older checkpoints stand."""
     try:
         write(agent, path, keep)
-    except (CheckpointError, OSError) as error:
-        warnings.warn(f"step {agent.step}: no checkpoint was written: {error}", stacklevel=2)
+    except Exception as error:  # whatever it is: days of training are worth more than one save
+        text = f"step {agent.step}: no checkpoint was written: {describe(error)}"
+        warnings.warn(text, stacklevel=2)
 
 
 def _state(agent, left) -> dict:
