@@ -100,19 +100,24 @@ class CallbackList:
             states.get_state(callback, self._began.get(id(callback), {}))
             for callback in self.callbacks
         ]
-        return [*held, {"class": "view", "state": self._view.get_state(), "files": {}}]
+        return [*held, {"class": states.VIEW, "state": self._view.get_state(), "files": {}}]
 
-    def cut_back(self, saved: list) -> None:
-        """Cut log files back to where `get_state` was called; before the run begins."""
+    def cut_back(self, saved: list) -> list[str]:
+        """Cut log files back to where `get_state` was called; before the run begins.
+
+        Returns:
+            names of callbacks that something was saved of, and that are not in this list.
+        """
         for callback, entry in states.pairs(self.callbacks, saved):
             log_files.cut_back(callback, entry["files"])
+        return states.unmatched(self.callbacks, saved)
 
     def set_state(self, saved: list) -> None:
         """Put the callbacks where `get_state` was called; after they began the run."""
         for callback, entry in states.pairs(self.callbacks, saved):
             states.set_state(callback, entry["state"], self._began[id(callback)])
         for entry in saved:
-            if entry["class"] == "view":
+            if entry["class"] == states.VIEW:
                 self._view.set_state(entry["state"])
 
     def append(self, callback) -> None:

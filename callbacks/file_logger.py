@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import warnings
 
 from kerasrl_gpu.callbacks.base import Callback
 from kerasrl_gpu.callbacks.checks import check_folder, check_interval
@@ -15,8 +16,8 @@ class FileLogger(Callback):
     keras-rl writes one JSON object of lists and rewrites the whole file each time; ours is JSON
     Lines, written once. `FileLogger.read(filepath)` gives keras-rl's shape. A line goes out in one
     piece, so a killed run loses no finished episode; an episode that is open when training ends is
-    written with `"completed": false`. A file that is there already is continued, whether by a
-    resumed run or by a new one; `read` returns the newest run.
+    written with `"completed": false`. Where the disk refuses, lines wait. A file that is there
+    already is continued, whether by a resumed run or by a new one; `read` returns the newest run.
 
     Each line has the metrics' names, `episode_reward`, `nb_episode_steps`, `nb_steps`, `episode`,
     `duration` (seconds) and `completed`; the first of a run has `run_start`, the agent's step
@@ -62,7 +63,7 @@ class FileLogger(Callback):
     def on_episode_end(self, episode, logs=None):
         self._add_line(episode, logs or {}, completed=True)
         if len(self._lines) >= (self.interval or 1):
-            self.save_data()
+            self._save_or_warn()
 
     def on_train_end(self, logs=None):
         for episode in sorted(self._open):
@@ -86,7 +87,7 @@ class FileLogger(Callback):
 
     def log_files(self) -> list:
         """The file, with every line written that waits."""
-        self.save_data()
+        self._save_or_warn()
         return [self.filepath]
 
     def get_state(self) -> dict:
@@ -99,6 +100,16 @@ class FileLogger(Callback):
         for episode, sums in state.items():
             self._open[episode] = EpisodeSums(self.metrics_names)
             self._open[episode].set_state(sums)
+
+    def _save_or_warn(self) -> None:
+        """`save_data`; where the disk refuses, the lines wait for the next time."""
+        try:
+            self.save_data()
+        except OSError as error:
+            warnings.warn(
+                f"{self.filepath}: {len(self._lines)} lines wait, it cannot be written: {error}",
+                stacklevel=2,
+            )
 
     @staticmethod
     def read(filepath) -> dict[str, list]:

@@ -14,12 +14,13 @@ from kerasrl_gpu.errors import CheckpointError
 from kerasrl_gpu.names import class_name, same_class
 
 _NOT_PLAIN = object()
+VIEW = "view"  # what stands for Keras' callbacks' view in place of a class
 _OF_THE_RUN = ("agent", "env", "model", "params", "validation_data", "_model", "_agent", "_env")
 
 
 def plain(callback) -> dict:
     """The plain attributes of a callback that has no say of its own; {} of ours and keras-rl's."""
-    if has_own(callback) or type(callback).__module__.startswith(("kerasrl_gpu.", "rl.")):
+    if has_own(callback) or _is_ours(class_name(callback)):
         return {}
     return {
         name: copy
@@ -75,6 +76,21 @@ def pairs(callbacks, saved: list):
         if found is not None:
             left.remove(found)
             yield callback, found
+
+
+def unmatched(callbacks, saved: list) -> list[str]:
+    """Names of the callbacks that only a checkpoint has; those that merely print are left out."""
+    found = {id(entry) for _, entry in pairs(callbacks, saved)}
+    return [
+        entry["class"].partition(":")[2]
+        for entry in saved
+        if id(entry) not in found
+        and (entry["files"] or (entry["state"] and not _is_ours(entry["class"])))
+    ]
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(("kerasrl_gpu.", "rl.", VIEW))
 
 
 def _copied(value):

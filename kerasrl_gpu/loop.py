@@ -83,9 +83,7 @@ def fit(
         allow=allow,
         **options,
     )
-    if left is None:
-        agent.step = 0  # before the callbacks begin: they count from it
-    else:
+    if left is not None:
         run.history.resumed = agent.resumed
         if verbose:
             print(agent.resumed)
@@ -128,13 +126,9 @@ def test(
     nb_episodes = options.pop("nb_episodes")
     extra = ([cb.TestLogger()] if verbose else []) + ([cb.Visualizer()] if visualize else [])
     run = Run(agent, env, callbacks, extra, {"nb_episodes": nb_episodes}, training=False, **options)
-    before, agent.step = agent.step, 0
-    try:
-        with run.running():
-            while run.episode < nb_episodes and not agent.stop_training:
-                run.step()
-    finally:
-        agent.step = before
+    with run.running():
+        while run.episode < nb_episodes and not agent.stop_training:
+            run.step()
     return run.history
 
 

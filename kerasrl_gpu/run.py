@@ -75,7 +75,8 @@ class Run:
         if left is not None:
             self._check_options(left, allow)
             ahead = self._take_up_environment(left, allow)
-            self.callbacks.cut_back(left.state["callbacks"])
+            for name in self.callbacks.cut_back(left.state["callbacks"]):
+                agent.runs.resumed.ignored.append(f"callback {name}: this run has none")
         self.callbacks.set_model(agent)
         self.callbacks.set_env(env)
         self.callbacks.set_params(params)

@@ -29,7 +29,7 @@ class Runs:
         self.current = self.left = None
         self.resumed, self.nb_runs = Report(), 0
         self._requests = {}  # path -> keep
-        self._aside = None
+        self._aside, self._step_before = None, 0
 
     def begin(self, env, training: bool, resumed: bool) -> int | None:
         """See `Agent.begin_run`."""
@@ -54,6 +54,7 @@ class Runs:
         agent.stop_training, agent.stop_reason = False, None
         if resumed:
             return None
+        self._step_before, agent.step = agent.step, 0
         self.nb_runs += 1
         return self.environment_seed(env)
 
@@ -63,6 +64,8 @@ class Runs:
         agent.in_loop, self.current, self._requests = False, None, {}
         if agent.training:
             self.leave(left)
+        else:
+            agent.step = self._step_before
         agent.sync()
         if self._aside is not None:
             aside, self._aside = self._aside, None

@@ -970,3 +970,20 @@ def test_step_times_say_nothing_of_no_steps_and_when_told_so(capsys):
     for times in (StepTimes(), StepTimes(verbose=0)):
         fit(Agent(), [times], [[step()]] if not times.verbose else [])
     assert not capsys.readouterr().out
+
+
+def test_a_log_that_cannot_be_written_for_a_while_loses_no_line(tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+
+    class Away(Callback):
+        def on_episode_begin(self, episode, logs=None):
+            if episode == 1:
+                folder.rename(tmp_path / "away")
+            if episode == 3:
+                (tmp_path / "away").rename(folder)
+
+    log = FileLogger(folder / "log.jsonl")
+    with pytest.warns(UserWarning, match="lines wait, it cannot be written"):
+        fit(Agent(), [log, Away()], [[step(1.0, 0.5)]] * 5)
+    assert FileLogger.read(folder / "log.jsonl")["episode"] == [0, 1, 2, 3, 4]

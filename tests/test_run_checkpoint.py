@@ -228,7 +228,7 @@ def test_a_log_that_cannot_be_written_does_not_leave_the_agent_inside_a_run(agen
     (tmp_path / "logs").mkdir()
     log = FileLogger(tmp_path / "logs" / "episodes.jsonl", interval=10)
     with (
-        pytest.warns(UserWarning, match="nothing can go on from where this run ended"),
+        pytest.warns(UserWarning, match="1 lines wait, it cannot be written"),
         pytest.raises(FileNotFoundError),
     ):
         fit(agent, 8, log, At({7: gone}))
