@@ -1,6 +1,5 @@
 """Checkpoints of kerasrl_gpu: what a save costs in time, in memory, on disk, and in steps."""
 
-import shutil
 import statistics
 import tempfile
 import threading

@@ -102,6 +102,20 @@ def sb3_train(work):
 
 ONCE = Size(0, 1, 1)  # for figures that are counted, not timed
 
+
+def checkpoint_row(work, unit, at_most, size=ONCE):
+    """A figure of `ours_checkpoint.py`; no peer saves its replay so that it could go on."""
+    return Row(
+        name=f"checkpoint_{work}",
+        unit=unit,
+        better="lower",
+        size=size,
+        quick=replace(size, windows=1),
+        sides=ours("ours_checkpoint.py", work),
+        limits=(Limit(JAX, at_most), Limit(TF, at_most)),
+    )
+
+
 ROWS = (
     Row(
         name="dqn_cartpole",
@@ -217,4 +231,8 @@ ROWS = (
         ),
         ratios=(Ratio((JAX,), ("keras-rl2",), 50.0), Ratio((TF,), ("keras-rl2",), 50.0)),
     ),
+    checkpoint_row("incremental", "of a full save", 0.25, Size(0, 1, 5)),
+    checkpoint_row("memory", "MiB more", 64),
+    checkpoint_row("size", "of a full one", 0.21),
+    checkpoint_row("steps", "of the step rate", 0.05, Size(1_000, 10_000, 4)),
 )

@@ -88,7 +88,7 @@ class CallbackList:
         self.callbacks = list(callbacks or ())
         self.model = None
         self.params = None
-        self._began = [{} for _ in self.callbacks]
+        self._began = {}  # id of a callback -> its plain attributes when the run began
         for index, callback in enumerate(self.callbacks):
             _check_callback(index, callback)
         self._view = KerasView()
@@ -97,8 +97,8 @@ class CallbackList:
     def get_state(self) -> list:
         """What each callback, and the view that Keras' see, holds of the run; see `states`."""
         held = [
-            states.get_state(callback, began)
-            for callback, began in zip(self.callbacks, self._began, strict=True)
+            states.get_state(callback, self._began.get(id(callback), {}))
+            for callback in self.callbacks
         ]
         return [*held, {"class": "view", "state": self._view.get_state(), "files": {}}]
 
@@ -110,7 +110,7 @@ class CallbackList:
     def set_state(self, saved: list) -> None:
         """Put the callbacks where `get_state` was called; after they began the run."""
         for callback, entry in states.pairs(self.callbacks, saved):
-            states.set_state(callback, entry["state"])
+            states.set_state(callback, entry["state"], self._began[id(callback)])
         for entry in saved:
             if entry["class"] == "view":
                 self._view.set_state(entry["state"])
@@ -119,7 +119,6 @@ class CallbackList:
         """Add one more callback, to be called after the others."""
         _check_callback(len(self.callbacks), callback)
         self.callbacks.append(callback)
-        self._began.append({})
         self._collect()
 
     def set_model(self, agent) -> None:
@@ -145,7 +144,7 @@ class CallbackList:
         logs = {} if logs is None else logs
         for call in self._train_begin:
             call(logs)
-        self._began = [states.plain(callback) for callback in self.callbacks]
+        self._began = {id(callback): states.plain(callback) for callback in self.callbacks}
         self._collect()  # a callback may have chosen its hooks while it began
 
     def on_train_end(self, logs=None) -> None:
@@ -155,7 +154,7 @@ class CallbackList:
         for call in self._train_end:
             try:
                 call(logs)
-            except Exception as error:
+            except BaseException as error:  # also sys.exit() and Ctrl-C: the others hold files open
                 errors.append(error)
         if errors:
             raise errors[0]

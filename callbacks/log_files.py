@@ -1,6 +1,7 @@
 """Log files that grow while a run goes on: how far they went at a checkpoint, and back to there."""
 
 import hashlib
+import itertools
 import os
 from pathlib import Path
 
@@ -12,7 +13,7 @@ _EVENTS = "events.out.tfevents"
 
 def of(callback) -> list[str]:
     """The files that a callback appends to; it says so itself by a method `log_files()`."""
-    if hasattr(callback, "log_files"):
+    if callable(getattr(callback, "log_files", None)):
         return [os.fspath(path) for path in callback.log_files()]
     if isinstance(callback, keras.callbacks.CSVLogger):
         return [os.fspath(callback.filename)]
@@ -24,27 +25,29 @@ def of(callback) -> list[str]:
 
 
 def marks(callback) -> dict:
-    """path -> how far the file goes, and what its end looks like there."""
+    """path -> how far the file goes, and what its end looks like there; None: never to be cut."""
     return {os.path.abspath(path): _mark(path) for path in of(callback) if os.path.exists(path)}
 
 
 def cut_back(callback, marked: dict) -> None:
     """Cut a callback's files back to their marks, before it opens them.
 
-    A file that is not the one that was marked, by what stands there, is left as it is. TensorBoard
-    starts a file a run: one that is younger than the marks belongs to what is repeated now, and is
-    renamed so that TensorBoard does not show it.
+    A file that is not the one that was marked, by what stands there, is left as it is; where
+    nothing stood there, what came since is put aside as "NAME.repeated". TensorBoard starts a file
+    a run: one beside marked files that has no mark belongs to what is repeated now, and is renamed
+    so that TensorBoard does not show it.
     """
     if isinstance(callback, keras.callbacks.CSVLogger):
         callback.append = True
-    names = {os.path.basename(path): (path, mark) for path, mark in marked.items()}
-    for path in of(callback):
-        marked_path, mark = names.get(os.path.basename(path), (None, None))
-        if mark is not None:
-            _cut(path, mark, same_path=marked_path == os.path.abspath(path))
-        elif isinstance(callback, keras.callbacks.TensorBoard):
-            aside = os.path.basename(path).replace(_EVENTS, "repeated")
-            os.replace(path, os.path.join(os.path.dirname(path), aside))
+    by_name = {os.path.basename(path): mark for path, mark in marked.items()}  # a run may move
+    paths = [os.path.split(os.path.abspath(path)) for path in of(callback)]
+    ours = {folder for folder, name in paths if name in by_name}
+    for folder, name in paths:
+        path = os.path.join(folder, name)
+        if name in by_name:
+            _cut(path, marked.get(path, by_name[name]), same_path=path in marked)
+        elif folder in ours and isinstance(callback, keras.callbacks.TensorBoard):
+            os.replace(path, os.path.join(folder, name.replace(_EVENTS, "repeated")))
 
 
 def _event_files(callback) -> list[Path]:
@@ -52,7 +55,10 @@ def _event_files(callback) -> list[Path]:
     return [path for folder in folders for path in sorted(folder.glob(f"{_EVENTS}*"))]
 
 
-def _mark(path) -> dict:
+def _mark(path) -> dict | None:
+    name = os.path.basename(path)
+    if name.startswith(_EVENTS) and f".{os.getpid()}." not in name:
+        return None  # of an earlier process, which has ended, or of another run beside this one
     size = os.path.getsize(path)
     return {"bytes": size, "tail": _tail(path, size)}
 
@@ -65,8 +71,17 @@ def _tail(path, end: int) -> str:
 
 
 def _cut(path, mark, same_path: bool) -> None:
-    end = mark["bytes"]
-    if not os.path.exists(path) or os.path.getsize(path) <= end:
+    if mark is None or not os.path.exists(path) or os.path.getsize(path) <= mark["bytes"]:
         return
-    if _tail(path, end) == mark["tail"] and (end or same_path):
+    end = mark["bytes"]
+    if end and _tail(path, end) == mark["tail"]:
         os.truncate(path, end)
+    elif not end and same_path:  # it was empty: nothing tells it from another run's
+        os.replace(path, _free(f"{path}.repeated"))
+        open(path, "xb").close()
+
+
+def _free(path) -> str:
+    """`path`, or the first of path.1, path.2, ... that is not there."""
+    others = (f"{path}.{number}" for number in itertools.count(1))
+    return next(name for name in itertools.chain([path], others) if not os.path.exists(name))

@@ -5,8 +5,7 @@ import time
 import warnings
 
 from kerasrl_gpu.callbacks.base import Callback
-from kerasrl_gpu.callbacks.checks import check_interval
-from kerasrl_gpu.errors import ArgumentError, CheckpointError, check_count, check_number
+from kerasrl_gpu.errors import ArgumentError, check_count, check_number
 from kerasrl_gpu.interrupts import StopSignals
 
 _SIGNALS = ("TERM", "INT", "USR1")
@@ -17,6 +16,7 @@ class RunCheckpoint(Callback):
 
     A save that fails (a full disk) is a warning; the older checkpoints stand, training goes on,
     and the next one is tried when it is due. The same with a loss or a weight that is not finite.
+    In a `test` it saves nothing; signals end that, too.
 
     Args:
         path: run directory; see `agent.save`.
@@ -26,8 +26,9 @@ class RunCheckpoint(Callback):
         keep: checkpoints that stay, the newest ones.
         signals: True makes TERM, INT and USR1 end the run: the step is finished, the run is
             saved, `on_train_end` is called, and `fit` returns with `History.reason`. The second
-            signal acts as if this were not here. A tuple of names takes those alone. Nothing is
-            installed in threads other than the main one, and what was there before is put back.
+            signal acts as if this were not here. One that comes during the last save changes the
+            reason alone. A tuple of names takes those alone. Nothing is installed in threads other
+            than the main one, and what was there before is put back.
 
     Raises:
         ArgumentError: an argument that cannot be honoured.
@@ -35,15 +36,15 @@ class RunCheckpoint(Callback):
 
     def __init__(self, path, every_steps=None, every_s=None, keep=2, *, signals=False):
         super().__init__()
+        if not isinstance(path, (str, os.PathLike)):
+            raise ArgumentError(f"path={path!r}; pass the run directory, such as path='runs/1'.")
         self.path, self.keep = os.fspath(path), check_count("keep", keep, 1)
-        self.every_steps = None if every_steps is None else check_interval(every_steps, "steps")
+        if every_steps is not None:
+            every_steps = check_count("every_steps", every_steps, 1)
         if every_s is not None:
             check_number("every_s", every_s, lambda s: s > 0, "a number of seconds above 0")
-        self.every_s = every_s
-        names = _SIGNALS if signals is True else tuple(signals or ())
-        if unknown := [name for name in names if name not in _SIGNALS]:
-            raise ArgumentError(f"signals={unknown}; pass True, or some of {_SIGNALS}.")
-        self._signals = StopSignals(names, self._stop)
+        self.every_steps, self.every_s = every_steps, every_s
+        self._signals = StopSignals(_names(signals), self._stop)
         self._step = self._saved_step = None
 
     def on_train_begin(self, logs=None):
@@ -55,6 +56,8 @@ class RunCheckpoint(Callback):
             )
 
     def on_step_end(self, episode_step, logs=None):
+        if not self.agent.training:  # a test; what it plays is no part of the run
+            return
         self._step += 1
         due = self.every_steps is not None and self._step % self.every_steps == 0
         if not due and self.every_s is not None:
@@ -66,11 +69,21 @@ class RunCheckpoint(Callback):
     def on_train_end(self, logs=None):
         try:
             if self._saved_step != self._step and self.agent.runs.can_resume:
-                self.agent.save(self.path, keep=self.keep)
-        except (CheckpointError, OSError) as error:
-            warnings.warn(f"no checkpoint was written at the end: {error}", stacklevel=2)
+                self._saved_step = self._step
+                self.agent.runs.request_save(self.path, self.keep)
+                self.agent.runs.save_requested()
         finally:
             self._signals.restore()
 
     def _stop(self, name: str) -> None:
         self.agent.request_stop(f"signal {name}")
+
+
+def _names(signals) -> tuple:
+    """The names of the signals; raises ArgumentError unless all of them are known."""
+    if signals is True:
+        return _SIGNALS
+    names = signals or ()
+    if not isinstance(names, (tuple, list)) or any(name not in _SIGNALS for name in names):
+        raise ArgumentError(f"signals={signals!r}; pass True, or some of {_SIGNALS}.")
+    return tuple(names)

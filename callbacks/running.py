@@ -141,18 +141,20 @@ class LateMetrics:
     def get_state(self) -> dict:
         """Plain values from which `set_state` goes on; reads what waits."""
         self.flush()
-        newest = None if self.newest is None else [float(value) for value in self.newest]
+        newest = () if self.newest is None else map(float, self.newest)
         return {
             "seen": self.seen,
-            "sums": list(self._sums),
-            "counts": list(self._counts),
-            "newest": newest,
+            "sums": dict(zip(self.names, self._sums, strict=True)),
+            "counts": dict(zip(self.names, self._counts, strict=True)),
+            "newest": dict(zip(self.names, newest)),
         }
 
     def set_state(self, state: dict) -> None:
-        """Go on where `get_state` was called, with the same names."""
-        self.seen, self.newest = state["seen"], state["newest"]
-        self._sums, self._counts = list(state["sums"]), list(state["counts"])
+        """Go on where `get_state` was called; by name, as this run may have other metrics."""
+        self.seen, newest = state["seen"], state["newest"]
+        self.newest = [newest.get(name, math.nan) for name in self.names] if newest else None
+        self._sums = [state["sums"].get(name, 0.0) for name in self.names]
+        self._counts = [state["counts"].get(name, 0) for name in self.names]
 
     def _fold(self, metrics) -> None:
         if len(metrics) != len(self.names):

@@ -30,7 +30,7 @@ def plain(callback) -> dict:
 
 def has_own(callback) -> bool:
     """Whether it has a state of its own."""
-    return hasattr(callback, "get_state") and hasattr(callback, "set_state")
+    return all(callable(getattr(callback, name, None)) for name in ("get_state", "set_state"))
 
 
 def get_state(callback, began: dict) -> dict:
@@ -50,12 +50,19 @@ def get_state(callback, began: dict) -> dict:
     return {"class": class_name(callback), "state": state, "files": log_files.marks(callback)}
 
 
-def set_state(callback, state) -> None:
-    """Put a callback where `get_state` was called, after it began its run."""
+def set_state(callback, state, began: dict) -> None:
+    """Put a callback where `get_state` was called, after it began its run.
+
+    Args:
+        began: as in `get_state`; it forgets what is put back here, so that the next checkpoint
+            holds that again, changed or not.
+    """
     if has_own(callback):
         callback.set_state(state)
-    else:
-        attributes.restore(callback, state)
+        return
+    attributes.restore(callback, state)
+    for name in state:
+        began.pop(name, None)
 
 
 def pairs(callbacks, saved: list):

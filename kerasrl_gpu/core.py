@@ -8,7 +8,7 @@ import warnings
 import keras
 import numpy as np
 
-from kerasrl_gpu import host, keras_rl, loop, tracing
+from kerasrl_gpu import host, keras_rl, loop
 from kerasrl_gpu.errors import (
     ArgumentError,
     NotCompiled,
@@ -16,7 +16,6 @@ from kerasrl_gpu.errors import (
     check_count,
     check_number,
 )
-from kerasrl_gpu.learner import Learner
 from kerasrl_gpu.measures import Metrics
 from kerasrl_gpu.mirror import Mirror, with_weights
 from kerasrl_gpu.pool.layout import Field
@@ -98,11 +97,11 @@ class Agent(keras_rl.Agent):
         self.truncated, self.upcoming = False, None
         self.recent_observation = self.recent_action = None
         self._given_memory, self.memory = memory, None
-        self._rule = Rule(gamma=self.gamma, bootstrap_truncated=truncation == "bootstrap")
+        self.rule = Rule(gamma=self.gamma, bootstrap_truncated=truncation == "bootstrap")
         self.trainer, self.prepared = None, False
-        self._acts_separately = self._learns_on_host = False
+        self.acts_separately = self.learns_on_host = False
         self._shown = None  # the observation that the running call answers
-        self._traced_as = None
+        self.traced_as = None
         self.runs = Runs(self, seeded=seed is not None)
 
     # The memory and the compiled calls ------------------------------------------------------------
@@ -110,7 +109,7 @@ class Agent(keras_rl.Agent):
     def _take_memory(self, action: Field) -> None:
         """Adopt the memory that was handed in, now that it is known what an action is."""
         self.memory = adopt(self._given_memory, action, self.batch_size)
-        self.recorder = Recorder(self.memory, self._rule.bootstrap_truncated)
+        self.recorder = Recorder(self.memory, self.rule.bootstrap_truncated)
         if self.on_pool:
             self.memory.settle = self.flush
 
@@ -126,50 +125,6 @@ class Agent(keras_rl.Agent):
         }
         self.trainer = Trainer(Mirror(models, targets, optimizers), self.seed, self.updates)
         self.prepared = False
-
-    def _first_look(self, observation, state=None):
-        """Allocate the pool for observations like this one and find out how they are processed.
-
-        Args:
-            state: k observations; None makes zeros before this one.
-
-        Returns:
-            (seen, process): an example of what networks see, with a batch axis of 1, and the
-            function that makes it inside a compiled call (None: the host does it).
-        """
-        self.check_compiled()
-        if self.on_pool:
-            self.memory.look_at(observation)
-        state = state or self.memory.get_recent_state(observation)
-        process, reason = host.traced_processor(self, state)
-        self._learns_on_host = process is None
-        self._acts_separately = process is None or reason is not None
-        if reason is not None:
-            warnings.warn(reason, stacklevel=4)
-        self._traced_as = None
-        if process is not None:
-            self._traced_as = self.processor, tracing.attributes_read(self.processor)
-        return host.narrow(self.process_state_batch([state])), process
-
-    def _make_learner(self, update, act, process, probe=None) -> None:
-        if self.on_pool:  # only now: what the models cannot take is not what the pool will hold
-            self.memory.allocate()
-        self.trainer.learner = Learner(
-            update=update,
-            act=act,
-            probe=probe,
-            rule=self._rule,
-            batch_size=self.batch_size,
-            updates=self.updates,
-            process=process,
-            nb_metrics=1 + len(self.measures),
-            convolutional=any(
-                len(variable.shape) > 2
-                for model in self.networks().values()
-                for variable in model.trainable_variables
-            ),
-        )
-        self.prepared = True
 
     # Weights between the device and the user's models -------------------------------------------
 
@@ -250,8 +205,10 @@ class Agent(keras_rl.Agent):
         what = self._what() if self.step % self.train_interval == 0 else ()
         hard = self.target_model_update >= 1 and self.step % self.target_model_update == 0
         metrics = Metrics(len(nothing), self.flush, None if what else nothing)
-        if not self.on_pool or self._learns_on_host:  # no look yet where nobody called `forward`
-            self._learn_on_host(what, hard, lambda numbers: metrics.fill(numbers + tail))
+        if not self.on_pool or self.learns_on_host:  # no look yet where nobody called `forward`
+            host.learn(self, what, lambda numbers: metrics.fill(numbers + tail))
+            if hard:
+                self._copy_targets()
             return metrics
         if what:
             self.recorder.check_can_sample(self.batch_size)
@@ -260,33 +217,11 @@ class Agent(keras_rl.Agent):
         )
         if not self.in_loop:
             self.flush()
-        elif self.upcoming is not None and not self._acts_separately:
+        elif self.upcoming is not None and not self.acts_separately:
             self._shown, self.upcoming = self.upcoming, None
             self.memory.see(self._shown, self.step, checked=True)
             self.trainer.launch()
         return metrics
-
-    def _learn_on_host(self, what, hard, done) -> None:
-        """Learn from what the memory's own `sample` gives, as keras-rl does."""
-        if self.on_pool:
-            self.memory.store()
-        reports = []
-        for _ in range(self.updates if what else 0):
-            experiences = self._sample()
-            if not self.prepared:  # no `forward` came before: a loop of the user's own
-                state = list(experiences[0].state0)
-                self.prepare(state[-1], state)
-            reports.append(self.trainer.learn(what, host.batch(self, experiences)))
-        if reports:
-            done(np.mean(reports, axis=0).tolist())
-        if hard:
-            self._copy_targets()
-
-    def _sample(self) -> list:
-        if not self.on_pool:
-            return self.memory.sample(self.batch_size)
-        draw = 0 if self.trainer is None else self.trainer.nb_updates
-        return self.memory.sample(self.batch_size, rule=self._rule, counters=(self.seed, draw))
 
     def _infer(self, states) -> np.ndarray:
         """What the acting network says to B states, f32[B, A], by a call of its own."""
@@ -302,66 +237,7 @@ class Agent(keras_rl.Agent):
 
     # Checkpoints --------------------------------------------------------------------------------
 
-    def save(self, path, *, keep: int = 2):
-        """Write a checkpoint of everything that decides what comes next.
-
-        Weights, targets, optimizer slots, counters, exploration, noise, every random generator,
-        the replay memory, the environment and the open episode: `fit(env, nb_steps,
-        resume=path)` goes on as if nothing had happened, also in another process. What of the
-        pool did not change since the last checkpoint is linked to that one's files.
-
-        Args:
-            path: run directory; each call adds one checkpoint to it.
-            keep: checkpoints that stay there, the newest ones.
-
-        Returns:
-            the new checkpoint's own path. None while `fit` runs: it is written when the step has
-            ended, and where that fails a warning says why.
-
-        Raises:
-            NotCompiled: there is nothing to save yet.
-            ArgumentError: inside `test`.
-            CheckpointError: it could not be written, or a weight or the last loss is not finite.
-                The older checkpoints stand.
-        """
-        keep = check_count("keep", keep, 1)
-        if self.trainer is None:
-            raise NotCompiled(
-                "there are no weights to save yet: compile the agent, and where the model waits "
-                "for its first observation, start it with keras.Input(shape)."
-            )
-        if not self.in_loop:
-            return saving.save(self, path, keep)
-        if not self.training:
-            raise ArgumentError("save was called inside test; call it after, or inside fit.")
-        self.runs.request_save(path, keep)
-        return None
-
-    def load(self, path, *, allow=()) -> Report:
-        """Take over everything that a checkpoint holds; `fit(..., resume=True)` goes on there.
-
-        The agent has to be built and compiled like the one that wrote it; `kerasrl_gpu.load`
-        does that from the checkpoint alone.
-
-        Args:
-            path: a run directory (its newest checkpoint counts) or one checkpoint.
-            allow: names of what may differ: an argument ("gamma", "batch_size"), "policy",
-                "processor", "network", "optimizer" (the learning rate given here holds), an
-                argument of `fit` ("nb_max_episode_steps"), "environment" (the open episode is
-                closed). The memory's limit may always differ: the newest entries are kept.
-
-        Returns:
-            Report: restored, absent, ignored.
-
-        Raises:
-            CheckpointError: there is none, it is damaged, or it does not fit; says what is there
-                and what to do.
-        """
-        if self.in_loop:
-            raise ArgumentError("load was called inside fit or test; call it before or after.")
-        allow = (allow,) if isinstance(allow, str) else tuple(allow)
-        self.runs.resumed = restoring.load_into(self, path, allow)
-        return self.runs.resumed
+    save, load = saving.save, restoring.load
 
     @property
     def resumed(self) -> Report:
@@ -469,14 +345,6 @@ class Agent(keras_rl.Agent):
             left: where a training run was left, see `run.Left`.
         """
         self.runs.end(left)
-
-    def look_at_processor(self) -> None:
-        """Compile anew where the processor, or what it reads, is not what was traced."""
-        if self._traced_as is not None:
-            processor, attributes = self._traced_as
-            same = processor is self.processor
-            if not same or not tracing.reads_the_same(processor, attributes):
-                self.prepared = False
 
     def derived_seed(self, *streams: int) -> int:
         """A seed for one of the run's parts, a pure function of the agent's seed: 0 .. 2**31-1."""

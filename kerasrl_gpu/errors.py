@@ -45,6 +45,11 @@ class BackendError(KerasRLError, RuntimeError):
     """The Keras backend is one that this package has no engine for."""
 
 
+def describe(error: BaseException) -> str:
+    """An error inside another text; its class is named where its message may not say enough."""
+    return str(error) if isinstance(error, KerasRLError) else f"{type(error).__name__}: {error}"
+
+
 def check_count(name: str, value, least: int = 0) -> int:
     """`value` as an int; raises ArgumentError unless it is a whole number of at least `least`."""
     if not _is_number(value) or value != value // 1 or value < least:

@@ -126,3 +126,30 @@ def batch(agent, experiences) -> dict:
         "discount": np.where(ended, 0.0, agent.gamma).astype(np.float32),
         "terminated": ended,
     }
+
+
+def learn(agent, what, done) -> None:
+    """Learn from what the memory's own `sample` gives, as keras-rl does.
+
+    Args:
+        what: which networks learn; empty only stores the row.
+        done: called with the updates' mean numbers, f32[M] as a list.
+    """
+    if agent.on_pool:
+        agent.memory.store()
+    reports = []
+    for _ in range(agent.updates if what else 0):
+        experiences = _sample(agent)
+        if not agent.prepared:  # no `forward` came before: a loop of the user's own
+            state = list(experiences[0].state0)
+            agent.prepare(state[-1], state)
+        reports.append(agent.trainer.learn(what, batch(agent, experiences)))
+    if reports:
+        done(np.mean(reports, axis=0).tolist())
+
+
+def _sample(agent) -> list:
+    if not agent.on_pool:
+        return agent.memory.sample(agent.batch_size)
+    draw = 0 if agent.trainer is None else agent.trainer.nb_updates
+    return agent.memory.sample(agent.batch_size, rule=agent.rule, counters=(agent.seed, draw))

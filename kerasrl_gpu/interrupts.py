@@ -43,7 +43,8 @@ class Interrupts:
 class StopSignals:
     """While installed, the first of some signals asks for a stop; the next one acts as before.
 
-    Nothing changes outside the main thread, where Python cannot set handlers.
+    Nothing changes outside the main thread, where Python cannot set handlers, nor for a signal
+    that another one of these waits for: it ends the run for both.
 
     Args:
         names: "TERM", "INT", "USR1"; those that the system lacks are left out.
@@ -61,17 +62,22 @@ class StopSignals:
             return False
         for name in self._names:
             number = getattr(signal, f"SIG{name}", None)
-            if number is not None:
+            if number is not None and not _stops(signal.getsignal(number)):
                 self._before[number] = signal.signal(number, self._note)
         return True
 
     def restore(self) -> None:
-        """Put back the handlers that were there before."""
+        """Put back the handlers that were there before, unless somebody set others since."""
         for number, handler in self._before.items():
-            # None: set from outside Python, which cannot put it back
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            if signal.getsignal(number) == self._note:
+                # None: set from outside Python, which cannot put it back
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before = {}
 
     def _note(self, number, frame):
         self.restore()
         self._stop(signal.Signals(number).name)
+
+
+def _stops(handler) -> bool:
+    return isinstance(getattr(handler, "__self__", None), StopSignals)

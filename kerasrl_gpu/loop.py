@@ -70,6 +70,7 @@ def fit(
     nb_steps, log_interval = options.pop("nb_steps"), options.pop("log_interval")
     loggers = {1: [cb.TrainIntervalLogger(interval=log_interval)], 2: [cb.TrainEpisodeLogger()]}
     extra = loggers.get(min(verbose, 2), []) + ([cb.Visualizer()] if visualize else [])
+    allow = (allow,) if isinstance(allow, str) else tuple(allow)
     left = _left(agent, resume, allow)
     run = Run(
         agent,
@@ -145,10 +146,7 @@ def _left(agent, resume, allow):
         agent.load(resume, allow=allow)
     left = agent.runs.left
     if left is None and resume is not True:
-        raise ArgumentError(
-            f"{agent.resumed.path} was saved before any fit, so there is no run to go on with; "
-            "the agent has what it holds now: leave resume out to begin."
-        )
+        return None  # it was saved before the first run began
     if left is None:
         raise ArgumentError(
             "resume=True goes on where this agent's last fit ended, and there was none; pass "

@@ -34,6 +34,18 @@ def as_arrays(observation):
     return array
 
 
+def as_plain(observation):
+    """The observation as dicts, tuples, lists, arrays and numbers of exactly these types."""
+    if isinstance(observation, dict):
+        return {key: as_plain(value) for key, value in observation.items()}
+    if isinstance(observation, (tuple, list)):
+        kind = list if isinstance(observation, list) else tuple  # a named tuple is a tuple
+        return kind(as_plain(part) for part in observation)
+    if isinstance(observation, (type(None), bool, int, float, np.generic)):
+        return observation
+    return np.asarray(observation)
+
+
 def _fits(array, dtype) -> bool:
     """Whether every value of `array` survives in `dtype`; floats may lose precision."""
     if array.dtype.kind == "f" and dtype.kind in "fV":

@@ -107,12 +107,13 @@ class Run:
             raise ObservationError(self._where(error)) from error
         finally:
             try:
-                agent.end_run(self.left() if self.training else None)
+                agent.end_run(agent.runs.left_by(self) if self.training else None)
             finally:
                 reason = agent.stop_reason
                 self.callbacks.on_train_end(
                     {"did_abort": aborted, "completed": completed, "reason": reason}
                 )
+                self.history.reason = agent.stop_reason  # signals come while callbacks end, too
                 agent._on_train_end() if self.training else agent._on_test_end()
 
     # Leaving a run and taking it up ---------------------------------------------------------------
@@ -178,7 +179,7 @@ class Run:
             return str(error)
         return None
 
-    # Steps ----------------------------------------------------------------------------------------
+    # Steps --------------------------------------------------------------------------------------
 
     def _where(self, error):
         text = str(error)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from kerasrl_gpu.errors import ArgumentError
+import warnings
+
+from kerasrl_gpu import preparing
+from kerasrl_gpu.errors import ArgumentError, describe
 from kerasrl_gpu.resume import restoring, saving
 from kerasrl_gpu.resume.report import Report
 
@@ -38,7 +41,7 @@ class Runs:
             )
         agent.flush()
         agent.take_weights()
-        agent.look_at_processor()
+        preparing.look_at_processor(agent)
         if not training and self.left is not None and self.left.env is not env:
             # the open training episode waits while a test plays on its own
             self._aside = restoring.acting_state(agent)
@@ -64,6 +67,15 @@ class Runs:
         if self._aside is not None:
             aside, self._aside = self._aside, None
             restoring.take_acting_state(agent, aside)
+
+    def left_by(self, run):
+        """Where a training run was left; None, and a warning, where that cannot be told."""
+        try:
+            return run.left()
+        except Exception as error:  # a callback's get_state, or a full disk under its log
+            text = f"nothing can go on from where this run ended: {describe(error)}"
+            warnings.warn(text, stacklevel=2)
+            return None
 
     def leave(self, left) -> None:
         """Note where a training run was left; None where nothing goes on from."""
@@ -107,4 +119,4 @@ class Runs:
         if self._requests:
             requests, self._requests = self._requests, {}
             for path, keep in requests.items():
-                saving.save_or_warn(self._agent, path, keep)
+                saving.write_or_warn(self._agent, path, keep)

@@ -1,5 +1,5 @@
 """Runs that a resume has to continue bit for bit; `test_exact_resume` compares, this file is also
-the program that is killed: python scenarios.py NAME RUN_DIRECTORY
+the program that is killed: python scenarios.py NAME RUN_DIRECTORY [NB_STEPS]
 """
 
 import os
@@ -11,7 +11,7 @@ import gymnasium
 import keras
 import numpy as np
 
-from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent
+from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, checkpoint
 from kerasrl_gpu.callbacks import Callback, RunCheckpoint
 from kerasrl_gpu.policy import BoltzmannGumbelQPolicy, EpsGreedyQPolicy, LinearAnnealedPolicy
 from kerasrl_gpu.processors import Processor, WhiteningNormalizerProcessor
@@ -23,7 +23,7 @@ LIVED_ON = 23  # steps between the checkpoint and the kill
 def begin(seed=5):
     """What a script's top does: weights and keras-rl's own objects draw from these."""
     random.seed(seed)
-    np.random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
 
 
 def q_network(observed, nb_actions, window=1, rate=0.0):
@@ -168,5 +168,14 @@ def main(name, path):
     agent.fit(env, 10 * steps, callbacks=watch, verbose=0)
 
 
+def go_on(name, path, nb_steps):
+    """Train up to nb_steps from wherever an earlier process got to, saving often."""
+    begin()
+    env, agent = globals()[name]()
+    saves = RunCheckpoint(path, every_steps=20)
+    resume = path if checkpoint.find(path) else None
+    agent.fit(env, int(nb_steps), callbacks=[saves], verbose=0, resume=resume)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    {3: main, 4: go_on}[len(sys.argv)](*sys.argv[1:])

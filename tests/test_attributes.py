@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kerasrl_gpu import attributes, policy, processors
+from kerasrl_gpu import attributes, names, policy, processors
 from kerasrl_gpu import random as noise
-from kerasrl_gpu.attributes import generators, kinds
+from kerasrl_gpu.attributes import generators
 from kerasrl_gpu.errors import CheckpointError
 from kerasrl_gpu.keras_rl import rl_policy, rl_processors, rl_random
 
@@ -352,7 +352,7 @@ FORGED = [
 @pytest.mark.parametrize("name", FORGED, ids=str)
 def test_a_forged_class_is_refused(name):
     hidden = {"$": "object", "class": name, "state": {}}
-    within = {"class": kinds.class_name(annealed()), "state": {"inner_policy": hidden}}
+    within = {"class": names.class_name(annealed()), "state": {"inner_policy": hidden}}
     for description in ({"class": name, "state": {}}, within):
         with pytest.raises(CheckpointError, match="cannot be rebuilt from a checkpoint"):
             attributes.rebuild(description)

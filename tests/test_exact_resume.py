@@ -4,6 +4,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import scenarios
 from scenarios import SCENARIOS, Trace
 
-from kerasrl_gpu import engine
+from kerasrl_gpu import checkpoint, engine
 from kerasrl_gpu.resume import parts
 
 GO_ON = 1_000  # steps that are compared after the resume
@@ -28,7 +29,7 @@ def everything(agent) -> dict:
         "ring": agent.memory.ring.get_state(),
         "agent": agent.get_state(),
         "parts": {name: parts.get_state(part) for name, part in agent.parts().items()},
-        "numpy": np.random.get_state(legacy=False),
+        "numpy": np.random.get_state(legacy=False),  # noqa: NPY002
         "python": random.getstate(),
     }
 
@@ -47,6 +48,36 @@ def killed(tmp_path_factory):
         _, errors = process.communicate(timeout=300)
         assert process.returncode == -signal.SIGKILL, errors
     return folder
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_again_and_again_ends_as_an_unbroken_one(tmp_path):
+    scenario, steps = scenarios.cartpole_soft, 2_000
+    scenarios.begin()
+    env, agent = scenario()
+    history = agent.fit(env, steps, verbose=0)
+    command = [sys.executable, Path(scenarios.__file__), scenario.__name__, tmp_path, str(steps)]
+    random_s, kills = np.random.default_rng(3), 0
+    while True:
+        before = checkpoint.find(tmp_path)
+        process = subprocess.Popen(command)
+        deadline_s = time.monotonic() + 120
+        while process.poll() is None and checkpoint.find(tmp_path) == before:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        try:  # it trains now and saves every few dozen milliseconds
+            process.wait(timeout=random_s.uniform(0, 0.3))
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+    assert process.returncode == 0
+    assert kills >= 3
+    env, other = scenario()
+    again = other.fit(env, steps, verbose=0, resume=tmp_path)
+    assert again.history == history.history
+    np.testing.assert_equal(everything(other)["trainer"], everything(agent)["trainer"])
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)

@@ -1,6 +1,8 @@
 """What it is for: the examples learn, on every seed; and a long run grows nowhere."""
 
 import random
+import subprocess
+import sys
 
 import ddpg_pendulum
 import dqn_cartpole
@@ -8,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
+import stop_and_resume
 
 from kerasrl_gpu.callbacks import Callback
 
@@ -38,6 +41,15 @@ def test_ddpg_swings_the_pendulum_up(seed):
     agent.fit(env, nb_steps=10_000, verbose=0)
     assert mean_return(agent, env) >= -250
     assert set(agent.traces.values()) == {1}
+
+
+@pytest.mark.slow
+def test_the_example_of_a_stopped_run_ends_with_the_curve_of_an_unbroken_one(tmp_path):
+    program = [sys.executable, stop_and_resume.__file__, "compare", tmp_path, "--steps", "6000"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "stopped with exit status 0" in done.stdout
+    assert "the curves are equal: True" in done.stdout
 
 
 class Footprint(Callback):

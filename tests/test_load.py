@@ -15,7 +15,7 @@ from test_exact_resume import everything
 
 import kerasrl_gpu
 from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, policy
-from kerasrl_gpu.errors import ArgumentError, CheckpointError
+from kerasrl_gpu.errors import CheckpointError
 from kerasrl_gpu.keras_rl import rl_policy, rl_processors, rl_random
 from kerasrl_gpu.processors import WhiteningNormalizerProcessor
 from kerasrl_gpu.random import OrnsteinUhlenbeckProcess
@@ -501,12 +501,6 @@ def test_other_options_of_fit_are_refused_by_name(trained, capsys):
     history = other.fit(env, STEPS + 2, **options, allow=("nb_max_episode_steps",))
     assert history.resumed.ignored == ["nb_max_episode_steps=7: 9 was allowed"]
     assert other.step == STEPS + 2
-
-
-def test_a_checkpoint_from_before_any_fit_holds_no_run(plain):
-    agent = dqn()
-    with pytest.raises(ArgumentError, match=r"saved before any fit, so there is no run .* leave"):
-        agent.fit(gymnasium.make("CartPole-v1"), 9, resume=plain)
 
 
 def test_a_report_reads_well(trained, capsys):

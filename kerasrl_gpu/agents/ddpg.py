@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from keras import ops
 
-from kerasrl_gpu import files, host, losses, measures, optimizers
+from kerasrl_gpu import files, host, losses, measures, optimizers, preparing
 from kerasrl_gpu.core import Agent
 from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.inputs import Inputs, action_index, build_on, check_is_keras, check_output
@@ -221,7 +221,7 @@ class DDPGAgent(Agent):
 
     def prepare(self, observation, state=None):
         """Build what depends on the first observation: pool, actor, compiled calls."""
-        seen, process = self._first_look(observation, state)
+        seen, process = preparing.first_look(self, observation, state)
         if not self._settled:
             build_on(self._actor, seen)
             self._settle_actor()
@@ -248,7 +248,8 @@ class DDPGAgent(Agent):
             value, _ = critic(state.online["critic"], seen, training=False, action=action)
             return ops.concatenate([action, value], axis=-1)
 
-        self._make_learner(
+        preparing.make_learner(
+            self,
             update=lambda what: partial(update, what=what),
             act=act,
             probe=probe,
@@ -269,7 +270,7 @@ class DDPGAgent(Agent):
             self.prepare(observation)
         if self.closing:
             return self._see_last(observation)
-        if self._acts_separately:
+        if self.acts_separately:
             action = self.select_action(self.memory.get_recent_state(observation))
         else:
             action = self._with_noise(self._advance(observation))

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from kerasrl_gpu import files, host, losses, measures, optimizers
+from kerasrl_gpu import files, host, losses, measures, optimizers, preparing
 from kerasrl_gpu.core import Agent
 from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.heads import DUELING_TYPES, dueling
@@ -228,7 +228,7 @@ class DQNAgent(Agent):
 
     def prepare(self, observation, state=None):
         """Build what depends on the first observation: pool, model, compiled calls."""
-        seen, process = self._first_look(observation, state)
+        seen, process = preparing.first_look(self, observation, state)
         if not self._settled:
             build_on(self._model, seen)
             self._settle_model()
@@ -244,7 +244,8 @@ class DQNAgent(Agent):
         update = partial(
             dqn_update, net=net, optimizer=self.trainer.mirror.optimizers["model"], rule=rule
         )
-        self._make_learner(
+        preparing.make_learner(
+            self,
             update=lambda what: update,
             act=lambda state, seen: net(state.online["model"], seen, training=False)[0],
             process=process,
@@ -272,7 +273,7 @@ class DQNAgent(Agent):
             self.prepare(observation)
         if self.closing:
             return self._see_last(observation)
-        if self._acts_separately:
+        if self.acts_separately:
             q_values = self.compute_q_values(self.memory.get_recent_state(observation))
         else:
             q_values = self._advance(observation)

@@ -7,9 +7,9 @@ key "$": a random generator, a nested object, a dtype, something met before, som
 
 from __future__ import annotations
 
-from kerasrl_gpu.attributes import kinds
 from kerasrl_gpu.attributes.walks import Capture, Restore, check_rebuildable, made
 from kerasrl_gpu.errors import CheckpointError
+from kerasrl_gpu.names import class_name
 
 
 def capture(thing, skip=()) -> tuple[dict, dict]:
@@ -80,7 +80,7 @@ def describe(thing) -> dict:
     Raises:
         CheckpointError: it is of another class, or holds what cannot be rebuilt.
     """
-    check_rebuildable(kinds.class_name(thing))
+    check_rebuildable(class_name(thing))
     walk = Capture([thing])
     state = walk.attributes(thing, ("agent",))
     for path, what in {**walk.missing, **walk.left}.items():
@@ -90,7 +90,7 @@ def describe(thing) -> dict:
         )
     for name in walk.classes:
         check_rebuildable(name)
-    return {"class": kinds.class_name(thing), "state": state}
+    return {"class": class_name(thing), "state": state}
 
 
 def rebuild(description: dict):

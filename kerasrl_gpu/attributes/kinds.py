@@ -39,11 +39,6 @@ _CONSTANT_MODULES = (
 )
 
 
-def class_name(thing) -> str:
-    """ "module:Name" of the class of `thing`."""
-    return f"{type(thing).__module__}:{type(thing).__qualname__}"
-
-
 def is_atom(value) -> bool:
     """Whether `value` is plain, immutable and holds nothing."""
     return type(value) in _ATOMS or (isinstance(value, np.generic) and value.dtype.kind not in "OV")

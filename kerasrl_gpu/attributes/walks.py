@@ -8,6 +8,7 @@ import numpy as np
 
 from kerasrl_gpu.attributes import generators, kinds
 from kerasrl_gpu.errors import CheckpointError
+from kerasrl_gpu.names import class_name
 
 _TAG = "$"
 _LEFT = {_TAG: "left"}
@@ -81,9 +82,9 @@ class Capture:
 
     def _object(self, value, path, skip):
         self.special[path] = _what(value)
-        self.classes.append(kinds.class_name(value))
+        self.classes.append(class_name(value))
         state = self.attributes(value, skip, f"{path}.")
-        return {_TAG: "object", "class": kinds.class_name(value), "state": state}
+        return {_TAG: "object", "class": class_name(value), "state": state}
 
     def _parts(self, values, path, skip) -> list:
         return [self.value(v, f"{path}[{index}]", skip) for index, v in enumerate(values)]
@@ -169,9 +170,9 @@ class Restore:
     def _object(self, node, live, path):
         if live is None:
             live = made(node["class"])
-        elif kinds.class_name(live) != node["class"]:
+        elif class_name(live) != node["class"]:
             raise CheckpointError(
-                f"{path} is a {kinds.class_name(live)} here, and was a {node['class']} when it was "
+                f"{path} is a {class_name(live)} here, and was a {node['class']} when it was "
                 "saved. Construct the object as it was then."
             )
         self._meet(live)

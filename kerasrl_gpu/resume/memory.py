@@ -11,7 +11,7 @@ import numpy as np
 from kerasrl_gpu import engine
 from kerasrl_gpu.checkpoint import Range
 from kerasrl_gpu.errors import CheckpointError
-from kerasrl_gpu.observations import ObservationSpec
+from kerasrl_gpu.observations import ObservationSpec, as_plain
 from kerasrl_gpu.pool import ranges
 from kerasrl_gpu.pool.layout import ACTION
 from kerasrl_gpu.pool.ring import Ring
@@ -37,12 +37,12 @@ def get_state(memory) -> dict | None:
     if memory.pool is None:
         return None
     return {
-        "example": memory.spec.example,
+        "example": as_plain(memory.spec.example),
         "fields": _plain(memory.layout.fields),
         "row_bytes": memory.layout.row_bytes,
         "ring": memory.ring.get_state(),
         "nb_draws": memory.nb_draws,
-        "recent_observations": list(memory.recent_observations),
+        "recent_observations": [as_plain(seen) for seen in memory.recent_observations],
         "recent_terminals": [bool(terminal) for terminal in memory.recent_terminals],
     }
 

@@ -34,7 +34,7 @@ class Report:
             self.restored.append("environment")
             return
         closed = "; the open episode was closed as truncated" if opened else ""
-        self.absent.append(f"environment: {reason}{closed}")
+        self.absent.append(f"environment: {reason.rstrip('.')}{closed}")
 
     def __str__(self):
         lines = [f"Resumed {self.path or 'this run'} at step {self.step}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kerasrl_gpu import attributes, checkpoint, engine
 from kerasrl_gpu.errors import ArgumentError, CheckpointError
 from kerasrl_gpu.names import class_name, same_class
-from kerasrl_gpu.resume import architecture, memory, parts
+from kerasrl_gpu.resume import architecture, memory, parts, saving
 from kerasrl_gpu.resume.report import Report
 from kerasrl_gpu.run import Left
 
@@ -13,12 +13,30 @@ from kerasrl_gpu.run import Left
 _MAY_DIFFER = ("memory.limit", "memory.budget_bytes", "memory.seed")
 
 
-def load_into(agent, path, allow=()) -> Report:
-    """Give a compiled agent everything that a checkpoint holds; see `Agent.load`.
+def load(agent, path, *, allow=()) -> Report:
+    """Take over everything that a checkpoint holds; `fit(..., resume=True)` goes on there.
 
-    The environment waits in `agent.runs.left` for the `fit` that goes on.
+    The agent has to be built and compiled like the one that wrote it; `kerasrl_gpu.load` does
+    that from the checkpoint alone.
+
+    Args:
+        path: a run directory (its newest checkpoint counts) or one checkpoint.
+        allow: names of what may differ: an argument ("gamma", "batch_size"), "policy",
+            "processor", "network", "optimizer" (the learning rate given here holds), an argument
+            of `fit` ("nb_max_episode_steps"), "environment" (the open episode is closed). The
+            memory's limit may always differ: the newest entries are kept.
+
+    Returns:
+        Report: restored, absent, ignored.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or it does not fit; says what is there and
+            what to do.
     """
+    if agent.in_loop:
+        raise ArgumentError("load was called inside fit or test; call it before or after.")
     agent.check_compiled()
+    allow = (allow,) if isinstance(allow, str) else tuple(allow)
     saved = checkpoint.open_newest(path)
     state = saved.state
     report = Report(saved.path, state["agent"]["step"])
@@ -37,6 +55,7 @@ def load_into(agent, path, allow=()) -> Report:
     _restore_run(agent, state, allow, report)
     parts.set_global_generators(state["generators"])
     report.restored.append("random generators")
+    agent.runs.resumed = report
     return report
 
 
@@ -85,7 +104,7 @@ def _check_agent(agent, saved) -> None:
 
 
 def _check_config(agent, state, allow, report) -> None:
-    theirs, ours = _arguments(state["config"]), _arguments(agent.get_config())
+    theirs, ours = _arguments(state["config"]), _arguments(saving.told(agent.get_config()))
     # what the user's own objects say of themselves may change as they go; it is restored instead
     own = tuple(f"{n}." for n, part in state["parts"].items() if part and not part["description"])
     for name in {**theirs, **ours}:

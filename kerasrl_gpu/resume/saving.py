@@ -10,27 +10,71 @@ from importlib import metadata
 import keras
 import numpy as np
 
-from kerasrl_gpu import checkpoint, engine, snapshots
-from kerasrl_gpu.errors import CheckpointError, SnapshotError
+from kerasrl_gpu import attributes, checkpoint, engine, snapshots
+from kerasrl_gpu.errors import (
+    ArgumentError,
+    CheckpointError,
+    NotCompiled,
+    SnapshotError,
+    check_count,
+    describe,
+)
 from kerasrl_gpu.names import class_name
+from kerasrl_gpu.observations import as_plain
 from kerasrl_gpu.resume import architecture, memory, parts
 
 
-def save(agent, path, keep: int):
-    """Write one checkpoint into the run directory `path`; see `Agent.save`.
+def save(agent, path, *, keep: int = 2):
+    """Write a checkpoint of everything that decides what comes next.
+
+    Weights, targets, optimizer slots, counters, exploration, noise, every random generator, the
+    replay memory, the environment and the open episode: `fit(env, nb_steps, resume=path)` goes on
+    as if nothing had happened, also in another process. What of the pool did not change since the
+    last checkpoint is linked to that one's files.
+
+    Args:
+        path: run directory; each call adds one checkpoint to it.
+        keep: checkpoints that stay there, the newest ones.
 
     Returns:
-        its own path.
+        the new checkpoint's own path. None while `fit` runs: it is written when the step has
+        ended, and where that fails a warning says why.
 
     Raises:
-        CheckpointError: it could not be written, or a weight or the last loss is not finite.
+        NotCompiled: there is nothing to save yet.
+        ArgumentError: inside `test`.
+        CheckpointError: it could not be written, or a weight or the last loss is not finite. The
+            older checkpoints stand.
     """
+    keep = check_count("keep", keep, 1)
+    if agent.trainer is None:
+        raise NotCompiled(
+            "there are no weights to save yet: compile the agent, and where the model waits for "
+            "its first observation, start it with keras.Input(shape)."
+        )
+    if not agent.in_loop:
+        return write(agent, path, keep)
+    if not agent.training:
+        raise ArgumentError("save was called inside test; call it after, or inside fit.")
+    agent.runs.request_save(path, keep)
+    return None
+
+
+def write(agent, path, keep: int):
+    """`save`, now: between two steps."""
     agent.flush()
     if not agent.in_loop:  # weights that the user has set since count
         agent.take_weights()
     left = agent.runs.where()
     state = _state(agent, left)
     _check_finite(agent, state)
+    reason = state["environment"]["reason"]
+    if left is not None and reason is not None:
+        warnings.warn(
+            f"the environment is not in the checkpoint: {reason.rstrip('.')}. A resume will close "
+            "the open episode as truncated.",
+            stacklevel=3,
+        )
     replay = agent.memory if agent.on_pool else None
     written = checkpoint.write(
         path,
@@ -46,28 +90,44 @@ def save(agent, path, keep: int):
     return written
 
 
-def save_or_warn(agent, path, keep: int) -> None:
-    """`save`; where it fails, a warning says so, and the older checkpoints stand."""
+def write_or_warn(agent, path, keep: int) -> None:
+    """`write`; where it fails, a warning says so, and the older checkpoints stand."""
     try:
-        save(agent, path, keep)
-    except (CheckpointError, OSError) as error:
-        warnings.warn(f"step {agent.step}: no checkpoint was written: {error}", stacklevel=2)
+        write(agent, path, keep)
+    except Exception as error:  # whatever it is: days of training are worth more than one save
+        text = f"step {agent.step}: no checkpoint was written: {describe(error)}"
+        warnings.warn(text, stacklevel=2)
 
 
 def _state(agent, left) -> dict:
     networks = agent.trainer.get_state()
     return {
-        "config": agent.get_config(),
-        "agent": agent.get_state(),
+        "config": told(agent.get_config()),
+        "agent": _plain(agent.get_state(), "recent_observation", "recent_action", "shown"),
         "trainer": networks,
         "parts": {name: parts.get_state(part) for name, part in agent.parts().items()},
         "memory": _memory_state(agent),
-        "run": None if left is None else left.state,
+        "run": None if left is None else _plain(left.state, "observation"),
         "environment": _environment(left),
         "acting": {**agent.acting(), "window_length": agent.memory.window_length},
         "generators": parts.get_global_generators(),
         "probe": _probe(agent, left),
     }
+
+
+def told(config):
+    """A config whose values can be stored and compared; of a function or an object the name."""
+    if isinstance(config, dict):
+        return {str(key): told(value) for key, value in config.items()}
+    try:
+        return attributes.copied(config)
+    except CheckpointError:
+        return f"<{getattr(config, '__qualname__', type(config).__qualname__)}>"
+
+
+def _plain(state, *names) -> dict:
+    """The state with what environments showed and agents did as plain data."""
+    return {**state, **{name: as_plain(state[name]) for name in names}}
 
 
 def _memory_state(agent) -> dict | None:
@@ -96,7 +156,7 @@ def _probe(agent, left) -> dict | None:
     if observation is None or not agent.prepared:
         return None
     state = agent.memory.get_recent_state(observation)
-    return {"state": state, "outputs": agent.outputs([state])[0]}
+    return {"state": [as_plain(seen) for seen in state], "outputs": agent.outputs([state])[0]}
 
 
 def _manifest(agent, state) -> dict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import warnings
 
 import numpy as np
@@ -11,6 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from kerasrl_gpu import attributes
 from kerasrl_gpu.attributes import kinds
 from kerasrl_gpu.errors import CheckpointError, SnapshotError
+from kerasrl_gpu.names import class_name, same_class
 from kerasrl_gpu.snapshots.layers import is_recorder
 
 # A run goes on without its window, too.
@@ -26,7 +28,7 @@ def of(layer) -> dict:
         made.update(spec.kwargs)
     arguments = {name: _told(value) for name, value in made.items() if name not in _LOOKS}
     name = spec.id if is_spec else None
-    return {"class": kinds.class_name(layer), "arguments": arguments, "id": name}
+    return {"class": class_name(layer), "arguments": arguments, "id": name}
 
 
 def check(layers: list, saved: list[dict]) -> None:
@@ -34,7 +36,8 @@ def check(layers: list, saved: list[dict]) -> None:
     for depth, (layer, then) in enumerate(zip(layers, saved)):
         now = of(layer)
         for what in ("class", "id"):
-            if now[what] != then[what]:
+            same = same_class if what == "class" else operator.eq
+            if not same(now[what], then[what]):
                 raise _differs(f"layer {depth} from outside is {now[what]}", f"{then[what]}")
         for name in {**then["arguments"], **now["arguments"]}:
             here, there = (side["arguments"].get(name) for side in (now, then))
@@ -76,7 +79,7 @@ def _told(value):
         return attributes.copied(value)
     except CheckpointError:
         name = getattr(value, "__qualname__", None)
-        return f"{value.__module__}:{name}" if name else kinds.class_name(value)
+        return f"{value.__module__}:{name}" if name else class_name(value)
 
 
 def _same(one, other) -> bool:

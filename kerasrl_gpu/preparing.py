@@ -1,0 +1,64 @@
+"""What an agent settles on its first observation: pool, processing, compiled calls."""
+
+from __future__ import annotations
+
+import warnings
+
+from kerasrl_gpu import host, tracing
+from kerasrl_gpu.learner import Learner
+
+
+def first_look(agent, observation, state=None):
+    """Look at an observation, and find out how such are processed.
+
+    Args:
+        state: k observations; None makes zeros before this one.
+
+    Returns:
+        (seen, process): an example of what networks see, with a batch axis of 1, and the
+        function that makes it inside a compiled call (None: the host does it).
+    """
+    agent.check_compiled()
+    if agent.on_pool:
+        agent.memory.look_at(observation)
+    state = state or agent.memory.get_recent_state(observation)
+    process, reason = host.traced_processor(agent, state)
+    agent.learns_on_host = process is None
+    agent.acts_separately = process is None or reason is not None
+    if reason is not None:
+        warnings.warn(reason, stacklevel=5)
+    agent.traced_as = None
+    if process is not None:
+        agent.traced_as = agent.processor, tracing.attributes_read(agent.processor)
+    return host.narrow(agent.process_state_batch([state])), process
+
+
+def make_learner(agent, update, act, process, probe=None) -> None:
+    """Allocate the pool and make the compiled calls; see `Learner` for the functions."""
+    if agent.on_pool:  # only now: what the models cannot take is not what the pool will hold
+        agent.memory.allocate()
+    agent.trainer.learner = Learner(
+        update=update,
+        act=act,
+        probe=probe,
+        rule=agent.rule,
+        batch_size=agent.batch_size,
+        updates=agent.updates,
+        process=process,
+        nb_metrics=1 + len(agent.measures),
+        convolutional=any(
+            len(variable.shape) > 2
+            for model in agent.networks().values()
+            for variable in model.trainable_variables
+        ),
+    )
+    agent.prepared = True
+
+
+def look_at_processor(agent) -> None:
+    """Have everything compiled anew where the processor, or what it reads, is not as traced."""
+    if agent.traced_as is not None:
+        processor, attributes = agent.traced_as
+        same = processor is agent.processor
+        if not same or not tracing.reads_the_same(processor, attributes):
+            agent.prepared = False

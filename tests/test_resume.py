@@ -1,0 +1,264 @@
+"""Going on: in one process and from a checkpoint, and what happens where that cannot be exact."""
+
+import gymnasium
+import keras
+import numpy as np
+import pytest
+import scenarios
+from gymnasium.spaces import Box, Discrete
+from scenarios import Trace
+
+from kerasrl_gpu import DeviceMemory, DQNAgent, checkpoint
+from kerasrl_gpu.callbacks import Callback
+from kerasrl_gpu.errors import ArgumentError, CheckpointError, NotCompiled
+
+N, GO_ON = 300, 200
+
+
+@pytest.fixture(scope="module")
+def unbroken():
+    """(rows of every step, history, weights) of a run in one piece."""
+    scenarios.begin()
+    env, agent = scenarios.cartpole_soft()
+    trace = Trace()
+    history = agent.fit(env, N + GO_ON, callbacks=[trace], verbose=0)
+    return trace.rows, history.history, agent.model.get_weights()
+
+
+@pytest.fixture
+def stopped():
+    """(environment, agent) after N steps, in the middle of an episode."""
+    scenarios.begin()
+    env, agent = scenarios.cartpole_soft()
+    agent.fit(env, N, verbose=0)
+    return env, agent
+
+
+def goes_on_like(unbroken, agent, env, resume):
+    rows, history, weights = unbroken
+    trace = Trace()
+    again = agent.fit(env, N + GO_ON, callbacks=[trace], verbose=0, resume=resume)
+    assert trace.rows == rows[N:]
+    assert again.history == history
+    for ours, theirs in zip(agent.model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_resume_true_goes_on_in_the_same_process(unbroken, stopped):
+    env, agent = stopped
+    goes_on_like(unbroken, agent, env, resume=True)
+    assert "environment" in agent.resumed.restored
+
+
+def test_a_test_on_another_environment_does_not_touch_the_open_episode(unbroken, stopped):
+    env, agent = stopped
+    agent.test(gymnasium.make("CartPole-v1"), nb_episodes=2, visualize=False, verbose=0)
+    goes_on_like(unbroken, agent, env, resume=True)
+
+
+def test_saving_disturbs_nothing(unbroken, stopped, tmp_path):
+    env, agent = stopped
+    agent.save(tmp_path)
+
+    class Saves(Callback):
+        def on_step_end(self, episode_step, logs=None):
+            if logs["action"] == 1:
+                assert self.agent.save(tmp_path, keep=1) is None
+
+    rows, history, _ = unbroken
+    trace = Trace()
+    again = agent.fit(env, N + GO_ON, callbacks=[trace, Saves()], verbose=0, resume=True)
+    assert trace.rows == rows[N:]
+    assert again.history == history
+    assert len(checkpoint.find(tmp_path)) == 1
+
+
+def test_a_checkpoint_between_two_episodes(unbroken, tmp_path):
+    rows, history, _ = unbroken
+    at_an_end = history["nb_steps"][3]
+    scenarios.begin()
+    env, agent = scenarios.cartpole_soft()
+    agent.fit(env, at_an_end, verbose=0)
+    assert agent.runs.left.state["observation"] is None
+    agent.save(tmp_path)
+    env, other = scenarios.cartpole_soft()
+    trace = Trace()
+    again = other.fit(env, N + GO_ON, callbacks=[trace], verbose=0, resume=tmp_path)
+    assert trace.rows == rows[at_an_end:]
+    assert again.history == history
+
+
+def test_a_checkpoint_from_before_the_first_run(unbroken, tmp_path):
+    scenarios.begin()
+    _, agent = scenarios.cartpole_soft()
+    agent.save(tmp_path)
+    env, other = scenarios.cartpole_soft()  # with other weights
+    trace = Trace()
+    other.fit(env, 100, callbacks=[trace], verbose=0, resume=tmp_path)
+    assert trace.rows == unbroken[0][:100]
+
+
+def test_a_checkpoint_that_was_loaded_can_be_written_again_before_it_is_resumed(
+    unbroken, stopped, tmp_path
+):
+    _, agent = stopped
+    agent.save(tmp_path / "one")
+    env, other = scenarios.cartpole_soft()
+    other.load(tmp_path / "one")
+    other.save(tmp_path / "two")
+    env, third = scenarios.cartpole_soft()
+    goes_on_like(unbroken, third, env, resume=tmp_path / "two")
+
+
+def test_without_resume_the_counter_starts_again_and_the_episode_is_closed(stopped):
+    env, agent = stopped
+    rows = agent.memory.nb_entries
+    assert agent.fit(env, 5, verbose=0).history.get("nb_steps", [5])[-1] <= 5
+    assert agent.step == 5
+    assert agent.memory.nb_entries >= min(rows + 6, agent.memory.limit)
+
+
+def test_nb_steps_means_until(stopped):
+    env, agent = stopped
+    agent.fit(env, N, verbose=0, resume=True)  # nothing is left to do
+    assert agent.step == N
+
+
+def test_an_episode_that_a_test_closed_is_not_gone_on_with(stopped):
+    env, agent = stopped
+    episode = agent.runs.left.state["episode"]
+    agent.test(env, nb_episodes=1, visualize=False, verbose=0)
+    trace = Trace()
+    history = agent.fit(env, N + GO_ON, callbacks=[trace], verbose=0, resume=True)
+    assert len(trace.rows) == GO_ON
+    assert "closed as truncated" in agent.resumed.absent[0]
+    assert episode not in history.epoch  # it was closed, and the next one has its own number
+    assert history.epoch[-1] > episode
+
+
+def test_there_has_to_be_something_to_go_on_with():
+    env, agent = scenarios.cartpole_soft()
+    with pytest.raises(ArgumentError, match=r"resume=True .* there was none; pass resume=path"):
+        agent.fit(env, 5, resume=True)
+
+
+def test_nothing_can_be_saved_before_there_is_a_model(tmp_path):
+    agent = DQNAgent(
+        keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(2)]),
+        nb_actions=2,
+        memory=DeviceMemory(limit=50),
+    )
+    with pytest.raises(NotCompiled, match=r"no weights to save yet"):
+        agent.save(tmp_path)
+    agent.compile("adam")
+    with pytest.raises(NotCompiled, match=r"keras\.Input"):
+        agent.save(tmp_path)
+
+
+def test_save_and_load_are_refused_where_they_could_not_be_right(stopped, tmp_path):
+    env, agent = stopped
+    path = agent.save(tmp_path)
+
+    class Asks(Callback):
+        def on_step_begin(self, episode_step, logs=None):
+            self.agent.save(tmp_path)
+
+    with pytest.raises(ArgumentError, match="inside test"):
+        agent.test(env, callbacks=[Asks()], visualize=False, verbose=0)
+
+    class Loads(Callback):
+        def on_step_end(self, episode_step, logs=None):
+            self.agent.load(path)
+
+    with pytest.raises(ArgumentError, match="inside fit or test"):
+        agent.fit(env, 2, callbacks=[Loads()], verbose=0)
+    with pytest.raises(ArgumentError, match="keep=0"):
+        agent.save(tmp_path, keep=0)
+
+
+class Locked(gymnasium.Env):
+    """Holds its state where nobody can take it; episodes of 20 steps, observation = step."""
+
+    observation_space, action_space = Box(0, 99, (4,), np.float32), Discrete(2)
+
+    def __init__(self, fails_at=None):
+        self.steps, self.fails_at = iter(()), fails_at
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = iter(range(1, 21))
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        step = next(self.steps)
+        if step == self.fails_at:
+            raise OSError("the simulator is gone")
+        return np.full(4, step, np.float32), 1.0, step == 20, False, {}
+
+
+def test_an_environment_that_cannot_be_saved_ends_its_episode_as_truncated(tmp_path):
+    _, agent = scenarios.cartpole_soft()
+    agent.fit(Locked(), 50, verbose=0)  # 20 + 20 + 10 steps
+    with pytest.warns(UserWarning, match="the environment is not in the checkpoint: .* in steps"):
+        path = agent.save(tmp_path)
+    _, other = scenarios.cartpole_soft()
+    history = other.fit(Locked(), 75, verbose=0, resume=path)
+    assert len(other.resumed.absent) == 1
+    assert "keeps part of its state in steps" in other.resumed.absent[0]
+    assert "the open episode was closed as truncated" in other.resumed.absent[0]
+    assert history.epoch == [0, 1, 3]  # 2 was cut at its 10th step
+    # 0: 21 rows with the final one, 1: 21, 2: 10 and its last observation, 10, marked as final
+    observations, terminals = other.memory.observations, other.memory.terminals
+    assert [int(observations[row][0]) for row in (51, 52, 53)] == [9, 10, 0]
+    assert terminals[51]
+    batch = other.memory.read_batch(1, [51])
+    assert batch["discount"][0] > 0  # truncated: the value of what follows counts
+    assert other.step == 75
+
+
+def test_a_step_that_was_broken_off_ends_the_episode(tmp_path):
+    _, agent = scenarios.cartpole_soft()
+    env = Locked(fails_at=7)
+    with pytest.raises(OSError, match="simulator"):
+        agent.fit(env, 50, verbose=0)
+    env.fails_at = None
+    history = agent.fit(env, 50, verbose=0, resume=True)
+    assert "broken off" in agent.resumed.absent[0]
+    assert history.epoch == [1, 2]
+    assert agent.step == 50
+
+
+def test_another_environment_is_a_mismatch_unless_it_is_allowed(stopped, tmp_path):
+    _, agent = stopped
+    path = agent.save(tmp_path)
+    _, other = scenarios.cartpole_soft()
+    with pytest.raises(CheckpointError, match=r"environment.*allow=\('environment',\)"):
+        other.fit(gymnasium.make("CartPole-v0"), N + 9, verbose=0, resume=path)
+    assert not other.in_loop
+    history = other.fit(
+        gymnasium.make("CartPole-v0"), N + 9, verbose=0, resume=path, allow=("environment",)
+    )
+    assert "closed as truncated" in history.resumed.absent[0]
+    assert other.step == N + 9
+
+
+def test_an_option_of_fit_is_a_mismatch_unless_it_is_allowed(stopped, tmp_path):
+    env, agent = stopped
+    with pytest.raises(CheckpointError, match=r"nb_max_episode_steps=None, this one has 30"):
+        agent.fit(env, N + 9, verbose=0, resume=True, nb_max_episode_steps=30)
+    agent.fit(
+        env, N + 9, verbose=0, resume=True, nb_max_episode_steps=30, allow="nb_max_episode_steps"
+    )
+    assert agent.step == N + 9
+
+
+def test_the_report_is_printed_and_returned(stopped, tmp_path, capsys):
+    _, agent = stopped
+    path = agent.save(tmp_path)
+    env, other = scenarios.cartpole_soft()
+    history = other.fit(env, N + 2, resume=tmp_path)
+    assert history.resumed is other.resumed
+    assert history.resumed.path == path
+    printed = capsys.readouterr().out
+    assert f"Resumed {path} at step {N}" in printed
+    assert "restored: policy, test_policy, memory" in printed
+    assert f"Training begins at step {N}" in printed
