@@ -19,6 +19,7 @@ from kerasrl_gpu.errors import CheckpointError
 from kerasrl_gpu.keras_rl import rl_policy, rl_processors, rl_random
 from kerasrl_gpu.processors import WhiteningNormalizerProcessor
 from kerasrl_gpu.random import OrnsteinUhlenbeckProcess
+from kerasrl_gpu.resume import parts
 
 STEPS, GO_ON = 50, 30
 
@@ -417,13 +418,15 @@ def test_what_differs_is_refused_by_name_or_allowed_by_name(
 ):
     changes = {key: value() if value is tanh else value for key, value in changes.items()}
     agent = dqn(**changes)
-    before = agent.trainer.get_state()
+    agent.policy.select_action(Q_VALUES)  # it stands elsewhere than the saved one
+    before = agent.trainer.get_state(), parts.get_state(agent.policy)
     with pytest.raises(CheckpointError, match=rf"{sentence}(.|\n)*allow=\('{name}',\)"):
         agent.load(plain)
-    np.testing.assert_equal(agent.trainer.get_state(), before)
+    np.testing.assert_equal((agent.trainer.get_state(), parts.get_state(agent.policy)), before)
     if ignored is None:  # Adam's moments are no SGD's
         with pytest.raises(CheckpointError, match="optimizer slots do not fit this agent"):
             agent.load(plain, allow=name)
+        np.testing.assert_equal(parts.get_state(agent.policy), before[1])
         return
     report = agent.load(plain, allow=(name,))
     assert any(ignored in line for line in report.ignored), report.ignored
