@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kerasrl_gpu import callbacks as cb
 from kerasrl_gpu.errors import ArgumentError, check_count
+from kerasrl_gpu.resume import restoring
 from kerasrl_gpu.resume.report import Report
 from kerasrl_gpu.run import Run
 
@@ -70,7 +71,7 @@ def fit(
     nb_steps, log_interval = options.pop("nb_steps"), options.pop("log_interval")
     loggers = {1: [cb.TrainIntervalLogger(interval=log_interval)], 2: [cb.TrainEpisodeLogger()]}
     extra = loggers.get(min(verbose, 2), []) + ([cb.Visualizer()] if visualize else [])
-    allow = (allow,) if isinstance(allow, str) else tuple(allow)
+    allow = restoring.allowed(agent, allow)
     left = _left(agent, resume, allow)
     run = Run(
         agent,

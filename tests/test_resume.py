@@ -262,3 +262,28 @@ def test_the_report_is_printed_and_returned(stopped, tmp_path, capsys):
     assert f"Resumed {path} at step {N}" in printed
     assert "restored: policy, test_policy, memory" in printed
     assert f"Training begins at step {N}" in printed
+
+
+def test_a_damaged_pool_falls_back_to_the_checkpoint_before(unbroken, stopped, tmp_path):
+    env, agent = stopped
+    before = agent.save(tmp_path)
+    agent.fit(env, N + 20, verbose=0, resume=True)
+    newest = agent.save(tmp_path)
+    [file] = (newest / "pool").iterdir()
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    env, other = scenarios.cartpole_soft()
+    with pytest.raises(CheckpointError, match=r"sha256 .* agent\.load_weights\(path\)"):
+        other.load(newest)
+    with pytest.warns(UserWarning, match="Falling back to the checkpoint before it"):
+        goes_on_like(unbroken, other, env, resume=tmp_path)
+    assert other.resumed.path == before
+
+
+def test_a_name_in_allow_that_means_nothing_is_told(stopped, tmp_path):
+    env, agent = stopped
+    with pytest.raises(ArgumentError, match=r"allow=\['gama'\]; pass some of .*'gamma'"):
+        agent.load(agent.save(tmp_path), allow=("gama",))
+    with pytest.raises(ArgumentError, match=r"allow=\['enviroment'\]"):
+        agent.fit(env, N + 1, resume=True, allow="enviroment")

@@ -7,7 +7,7 @@ from kerasrl_gpu.errors import ArgumentError, CheckpointError
 from kerasrl_gpu.names import class_name, same_class
 from kerasrl_gpu.resume import architecture, memory, parts, saving
 from kerasrl_gpu.resume.report import Report
-from kerasrl_gpu.run import Left
+from kerasrl_gpu.run import OPTIONS, Left
 
 # A pool of another size takes what fits.
 _MAY_DIFFER = ("memory.limit", "memory.budget_bytes", "memory.seed")
@@ -36,8 +36,8 @@ def load(agent, path, *, allow=()) -> Report:
     if agent.in_loop:
         raise ArgumentError("load was called inside fit or test; call it before or after.")
     agent.check_compiled()
-    allow = (allow,) if isinstance(allow, str) else tuple(allow)
-    saved = checkpoint.open_newest(path)
+    allow = allowed(agent, allow)
+    saved = checkpoint.open_newest(path, pool=agent.on_pool)
     state = saved.state
     report = Report(saved.path, state["agent"]["step"])
     _check_agent(agent, saved)
@@ -91,6 +91,16 @@ def take_acting_state(agent, state: dict) -> None:
     for name, noise in state["noise"].items():
         attributes.restore(agent.parts()[name], noise)
     agent.set_acting_state(state["agent"])
+
+
+def allowed(agent, allow) -> tuple:
+    """The names in `allow`; raises ArgumentError where one is nothing that could differ."""
+    allow = (allow,) if isinstance(allow, str) else tuple(allow)
+    named = [*agent.get_config(), *agent.parts(), *OPTIONS, "network", "optimizer", "environment"]
+    unknown = [name for name in allow if name.partition(".")[0] not in named]
+    if unknown:
+        raise ArgumentError(f"allow={unknown}; pass some of {sorted(set(named))}.")
+    return allow
 
 
 def _check_agent(agent, saved) -> None:
