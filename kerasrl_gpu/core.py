@@ -342,7 +342,7 @@ class Agent(keras_rl.Agent):
         """Finish what is queued, and give the Keras models their weights; `Run` calls it.
 
         Args:
-            left: where a training run was left, see `run.Left`.
+            left: where a training run was left, see `runs.Left`.
         """
         self.runs.end(left)
 

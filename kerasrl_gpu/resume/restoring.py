@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kerasrl_gpu import attributes, checkpoint, engine
+from kerasrl_gpu import checkpoint, engine
 from kerasrl_gpu.errors import ArgumentError, CheckpointError
 from kerasrl_gpu.names import class_name, same_class
 from kerasrl_gpu.resume import architecture, memory, parts, saving
 from kerasrl_gpu.resume.report import Report
-from kerasrl_gpu.run import Left
+from kerasrl_gpu.runs import Left
 
 # A pool of another size takes what fits.
 _MAY_DIFFER = ("memory.limit", "memory.budget_bytes", "memory.seed")
@@ -68,29 +68,6 @@ def load_weights(agent, path) -> None:
         return
     for name, model in agent.networks().items():  # the targets begin as copies
         architecture.set_weights(model, online[name])
-
-
-def acting_state(agent) -> dict:
-    """What playing another episode would disturb, of the one that is open."""
-    agent.flush()
-    window = [list(agent.memory.recent_observations), list(agent.memory.recent_terminals)]
-    noise = {
-        name: attributes.capture(part, skip=("agent", "env"))[0]
-        for name, part in agent.parts().items()
-        if hasattr(part, "reset_states")
-    }
-    return {"window": window, "noise": noise, "agent": agent.get_acting_state()}
-
-
-def take_acting_state(agent, state: dict) -> None:
-    """Go on with the episode that `acting_state` was asked about."""
-    held = (agent.memory.recent_observations, agent.memory.recent_terminals)
-    for deque, values in zip(held, state["window"], strict=True):
-        deque.clear()
-        deque.extend(values)
-    for name, noise in state["noise"].items():
-        attributes.restore(agent.parts()[name], noise)
-    agent.set_acting_state(state["agent"])
 
 
 def _check_agent(agent, saved) -> None:
