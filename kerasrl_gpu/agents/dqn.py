@@ -194,7 +194,7 @@ class DQNAgent(Agent):
         return {"network": "model", "discrete": True}
 
     @classmethod
-    def from_config(cls, config, networks, objects, own=()):
+    def from_config(cls, config, networks, objects, own):
         """An agent from `get_config`'s dict, its networks and its objects, both by name.
 
         Args:
