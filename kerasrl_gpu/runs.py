@@ -6,7 +6,7 @@ import warnings
 from typing import NamedTuple
 
 from kerasrl_gpu import attributes, preparing
-from kerasrl_gpu.errors import ArgumentError, describe
+from kerasrl_gpu.errors import ArgumentError, in_words
 from kerasrl_gpu.resume import saving
 from kerasrl_gpu.resume.report import Report
 
@@ -95,7 +95,7 @@ class Runs:
         except Exception as error:  # a callback's get_state, or a full disk under its log
             warnings.warn(
                 "nothing can go on from where this run ended: "
-                f"{describe(error).rstrip('.')}. Resume from a checkpoint instead.",
+                f"{in_words(error).rstrip('.')}. Resume from a checkpoint instead.",
                 stacklevel=2,
             )
             return None

@@ -75,6 +75,17 @@ def copied(tree):
     return Restore([]).value(node, None, "it")
 
 
+def told(value):
+    """Plain data, copied; of anything else its name, which is the same in every process.
+
+    The module is left out: a script that was run is `__main__`, and has another name elsewhere.
+    """
+    try:
+        return copied(value)
+    except CheckpointError:
+        return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
+
+
 def same(one, other) -> bool:
     """Whether two trees of plain data hold equal values; NaN is equal to NaN, a list to a tuple."""
     if isinstance(one, dict) and isinstance(other, dict):

@@ -10,7 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from kerasrl_gpu import attributes
 from kerasrl_gpu.attributes import kinds
-from kerasrl_gpu.errors import CheckpointError, SnapshotError
+from kerasrl_gpu.errors import SnapshotError
 from kerasrl_gpu.names import class_name, same_class
 from kerasrl_gpu.snapshots.layers import is_recorder
 
@@ -25,7 +25,7 @@ def of(layer) -> dict:
     is_spec = isinstance(spec, EnvSpec)
     if is_spec:
         made.update(spec.kwargs)
-    arguments = {name: _told(value) for name, value in made.items() if name not in _LOOKS}
+    arguments = {name: attributes.told(value) for name, value in made.items() if name not in _LOOKS}
     name = spec.id if is_spec else None
     return {"class": class_name(layer), "arguments": arguments, "id": name}
 
@@ -71,15 +71,6 @@ def _arguments(layer) -> dict:
     names = list(inspect.signature(type(layer).__init__).parameters)[1:]  # without self
     made.update(zip(names, getattr(layer, "_ezpickle_args", ())))
     return made
-
-
-def _told(value):
-    """Plain data as it is; of anything else the name, which does not change with the process."""
-    try:
-        return attributes.copied(value)
-    except CheckpointError:
-        name = getattr(value, "__qualname__", None)
-        return f"{value.__module__}:{name}" if name else class_name(value)
 
 
 def _differs(here: str, there: str) -> SnapshotError:
