@@ -164,7 +164,8 @@ def check(memory, state: dict, saved) -> None:
         if rows.shape != (part.stop - part.start, state["row_bytes"]):
             raise CheckpointError(
                 f"{saved.path}: the pool's range {part.name} has the shape {rows.shape} where the "
-                f"state counts on {(part.stop - part.start, state['row_bytes'])}."
+                f"state counts on {(part.stop - part.start, state['row_bytes'])}. Use another "
+                "checkpoint."
             )
     memory.allocate(state["example"])
 
