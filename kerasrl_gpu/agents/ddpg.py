@@ -335,6 +335,9 @@ class DDPGAgent(Agent):
 
         Of a checkpoint's directory, or a run's, the targets' own weights are read, and nothing of
         its pool.
+
+        Raises:
+            CheckpointError: the directory has no whole checkpoint, or of other networks.
         """
         if os.path.isdir(filepath):
             return restoring.load_weights(self, filepath)

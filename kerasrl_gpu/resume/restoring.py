@@ -32,6 +32,9 @@ def load(agent, path, *, allow=()) -> Report:
     Raises:
         CheckpointError: there is none, it is damaged, or it does not fit; says what is there and
             what to do.
+        PoolTooLarge: there is no room for its rows.
+        ArgumentError: inside `fit` or `test`, or the model waits for an observation to be built on.
+        NotCompiled: `compile` was not called.
     """
     if agent.in_loop:
         raise ArgumentError("load was called inside fit or test; call it before or after.")
@@ -60,7 +63,14 @@ def load(agent, path, *, allow=()) -> Report:
 
 
 def load_weights(agent, path) -> None:
-    """Give an agent the networks and targets of a checkpoint; nothing else of it is read."""
+    """Give an agent the networks and targets of a checkpoint; nothing else of it is read.
+
+    Args:
+        path: a run directory (its newest checkpoint counts) or one checkpoint.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or its networks have other shapes.
+    """
     saved = checkpoint.open_newest(path)
     online = saved.state_part("trainer", "online")
     if agent.trainer is not None:
