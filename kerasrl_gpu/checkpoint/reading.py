@@ -162,7 +162,9 @@ class Saved:
             header = _parse(self.path / file, content[8:start])["rows"]
             return content[start:].reshape(header["shape"])
         except (ValueError, TypeError, KeyError) as error:
-            raise CheckpointError(f"{self.path / file} holds no rows: {error}.") from error
+            raise CheckpointError(
+                f"{self.path / file} holds no rows: {error}. Use another checkpoint."
+            ) from error
 
 
 def verify(path) -> list[str]:
@@ -208,7 +210,7 @@ def read_manifest(path: Path) -> dict:
         _check_files(path, manifest["files"])
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{path / MANIFEST} is no checkpoint's manifest: {error!r}."
+            f"{path / MANIFEST} is no checkpoint's manifest: {error!r}. Use another checkpoint."
         ) from None
     return manifest
 
@@ -224,7 +226,9 @@ def _check_format(path, manifest):
 
 def _check_files(path, entries):
     if missing := {STATE, ARRAYS} - entries.keys():
-        raise CheckpointError(f"{path / MANIFEST} does not list {sorted(missing)}.")
+        raise CheckpointError(
+            f"{path / MANIFEST} does not list {sorted(missing)}. Use another checkpoint."
+        )
     for name, entry in entries.items():
         if not _is_ours(name):
             raise CheckpointError(
@@ -232,7 +236,9 @@ def _check_files(path, entries):
                 f"state.safetensors and pool/<name>.safetensors. Nothing of it is read."
             )
         if type(entry["bytes"]) is not int or type(entry["sha256"]) is not str:
-            raise CheckpointError(f"{path / MANIFEST} has no size and digest for {name!r}.")
+            raise CheckpointError(
+                f"{path / MANIFEST} has no size and digest for {name!r}. Use another checkpoint."
+            )
 
 
 def _is_ours(name):
@@ -272,7 +278,9 @@ def _parse(path, content):
     try:
         return json.loads(content.tobytes(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no strict JSON: {error}.") from None
+        raise CheckpointError(
+            f"{path} is no strict JSON: {error}. Use another checkpoint."
+        ) from None
 
 
 def _no_constant(text):
