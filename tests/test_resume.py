@@ -1,5 +1,6 @@
 """Going on: in one process and from a checkpoint, and what happens where that cannot be exact."""
 
+import counting
 import gymnasium
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ from scenarios import Trace
 from kerasrl_gpu import DeviceMemory, DQNAgent, checkpoint
 from kerasrl_gpu.callbacks import Callback
 from kerasrl_gpu.errors import ArgumentError, CheckpointError, NotCompiled
+from kerasrl_gpu.processors import Processor
 
 N, GO_ON = 300, 200
 
@@ -98,6 +100,32 @@ def test_saving_disturbs_nothing(unbroken, stopped, tmp_path):
     assert trace.rows == rows[N:]
     assert again.history == history
     assert len(checkpoint.find(tmp_path)) == 1
+
+
+class Jitter(Processor):
+    """Changes with every batch that it is shown, and draws from two generators for it."""
+
+    def __init__(self):
+        self.shown, self.own = 0, np.random.default_rng(1)
+
+    def process_state_batch(self, batch):
+        self.shown += 1
+        noise = self.own.normal() + np.random.random()  # noqa: NPY002
+        return np.asarray(batch) + np.float32(self.shown * 1e-3 + noise)
+
+
+@pytest.mark.filterwarnings("ignore:Jitter.process_state_batch stays on the host")
+def test_a_processor_that_changes_as_it_is_asked_does_not_notice_a_save(tmp_path):
+    agent = counting.new_agent(processor=Jitter())
+    agent.fit(counting.Counting(), 7, verbose=0)
+    shown, own = agent.processor.shown, agent.processor.own.bit_generator.state
+    np.random.seed(2)  # noqa: NPY002
+    agent.save(tmp_path)
+    drawn = np.random.random()  # noqa: NPY002
+    np.random.seed(2)  # noqa: NPY002
+    assert drawn == np.random.random()  # noqa: NPY002
+    assert agent.processor.shown == shown
+    assert agent.processor.own.bit_generator.state == own
 
 
 def test_a_checkpoint_between_two_episodes(unbroken, begun, other, tmp_path):

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import gymnasium
@@ -14,7 +15,8 @@ import scenarios
 
 from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, checkpoint
 from kerasrl_gpu.cli import main
-from kerasrl_gpu.processors import WhiteningNormalizerProcessor
+from kerasrl_gpu.keras_rl import rl_processors
+from kerasrl_gpu.processors import Processor, WhiteningNormalizerProcessor
 
 
 def dqn(model, **arguments):
@@ -97,6 +99,34 @@ def test_actors_critics_and_statistics(tmp_path, verify):
     agent.save(tmp_path)
     status, said = verify(tmp_path)
     assert (status, "they say what they said" in said) == (0, True)
+
+
+@pytest.mark.filterwarnings("ignore:WhiteningNormalizerProcessor.process_state_batch stays")
+def test_a_processor_that_learns_from_every_batch(tmp_path, verify):
+    agent = dqn(
+        scenarios.q_network((4,), 2), processor=rl_processors.WhiteningNormalizerProcessor()
+    )
+    agent.fit(gymnasium.make("CartPole-v1"), 5, verbose=0)
+    agent.save(tmp_path)
+    status, said = verify(tmp_path)
+    assert (status, "they say what they said" in said) == (0, True)
+
+
+@pytest.mark.filterwarnings("ignore:KeepsALock.process_state_batch stays")
+def test_a_processor_that_cannot_be_copied_is_saved_without_outputs(tmp_path, verify):
+    class KeepsALock(Processor):
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def process_state_batch(self, batch):
+            with self.lock:
+                return batch
+
+    agent = dqn(scenarios.q_network((4,), 2), processor=KeepsALock())
+    agent.fit(gymnasium.make("CartPole-v1"), 5, verbose=0)
+    agent.save(tmp_path)
+    assert verify(tmp_path)[0] == 0
+    assert checkpoint.open_newest(tmp_path).state_part("probe", "outputs") is None
 
 
 def test_before_the_first_step_there_is_nothing_to_compare(tmp_path, verify):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import random
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -93,6 +94,16 @@ def set_global_generators(state: dict) -> None:
     """Put them where `get_global_generators` was called."""
     np.random.set_state(state["numpy"])  # noqa: NPY002
     random.setstate(state["python"])
+
+
+@contextmanager
+def generators_kept():
+    """Put them back afterwards: what is drawn inside was not drawn."""
+    held = get_global_generators()
+    try:
+        yield
+    finally:
+        set_global_generators(held)
 
 
 def _has_own_state(part) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import warnings
@@ -146,14 +147,30 @@ def _environment(left) -> dict:
 
 
 def _probe(agent, left) -> dict | None:
-    """A state and what the networks say to it, for `verify` to say it again."""
+    """A state and what the networks say to it, for `verify` to say it again.
+
+    No outputs where the processor cannot be copied: one that counts or draws must not see this.
+    """
     observation = None if left is None else left.state["observation"]
     if observation is None and agent.on_pool and agent.memory.spec is not None:
         observation = agent.memory.spec.example
     if observation is None or not agent.prepared:
         return None
     state = agent.memory.get_recent_state(observation)
-    return {"state": [as_plain(seen) for seen in state], "outputs": agent.outputs([state])[0]}
+    return {"state": [as_plain(seen) for seen in state], "outputs": _outputs(agent, left, state)}
+
+
+def _outputs(agent, left, state) -> np.ndarray | None:
+    processor, shared = agent.processor, (agent, None if left is None else left.env)
+    try:
+        agent.processor = copy.deepcopy(processor, {id(one): one for one in shared})
+    except Exception:  # whatever a user's class holds
+        return None
+    try:
+        with parts.generators_kept():
+            return agent.outputs([state])[0]
+    finally:
+        agent.processor = processor
 
 
 def _manifest(agent, state) -> dict:

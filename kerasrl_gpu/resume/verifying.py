@@ -8,7 +8,7 @@ import numpy as np
 
 from kerasrl_gpu import checkpoint
 from kerasrl_gpu.errors import KerasRLError
-from kerasrl_gpu.resume import restoring
+from kerasrl_gpu.resume import parts, restoring
 from kerasrl_gpu.resume.rebuilding import build
 
 # Another backend or processor adds up in another order.
@@ -49,7 +49,7 @@ def _counters(manifest) -> str:
 
 def _check_networks(saved, say) -> bool:
     probe = saved.state_part("probe")
-    if probe is None:
+    if probe is None or probe["outputs"] is None:
         say("  networks: no outputs were stored to compare with")
         return True
     window = len(probe["state"])
@@ -72,9 +72,12 @@ def _check_networks(saved, say) -> bool:
 
 def _outputs(agent, saved, state) -> np.ndarray:
     """What the agent's networks say to a state with the weights of a checkpoint, f32[P]."""
-    restoring.restore_parts(agent, saved.state_part("parts"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # how fast it would train is not the question here
         agent.prepare(state[-1], state)
     agent.trainer.set_weights(saved.state_part("trainer", "online"))
-    return agent.outputs([state])[0]
+    # only now: preparing shows the state to the processor, too
+    restoring.restore_parts(agent, saved.state_part("parts"))
+    with parts.generators_kept():
+        parts.set_global_generators(saved.state_part("generators"))
+        return agent.outputs([state])[0]
