@@ -4,6 +4,7 @@ import os
 import time
 import warnings
 
+from kerasrl_gpu import checkpoint
 from kerasrl_gpu.callbacks.base import Callback
 from kerasrl_gpu.errors import ArgumentError, check_count, check_number
 from kerasrl_gpu.interrupts import StopSignals
@@ -23,15 +24,21 @@ class RunCheckpoint(Callback):
         every_steps: environment steps from one checkpoint to the next; None: by time alone.
         every_s: seconds from one checkpoint to the next; None: by steps alone. Without both the
             run is saved at its end only.
-        keep: checkpoints that stay, the newest ones.
+        keep: checkpoints of this run that stay, the newest ones. Those of another run in the same
+            directory stay all.
         signals: True makes TERM, INT and USR1 end the run: the step is finished, the run is
             saved, `on_train_end` is called, and `fit` returns with `History.reason`. The second
             signal acts as if this were not here. One that comes during the last save changes the
             reason alone. A tuple of names takes those alone. Nothing is installed in threads other
             than the main one, and what was there before is put back.
 
+    Attributes:
+        newest: path of the newest checkpoint there, None where there is none:
+            `fit(..., callbacks=[saves], resume=saves.newest)` begins a run, or goes on with it.
+
     Raises:
         ArgumentError: an argument that cannot be honoured.
+        CheckpointError: when training begins, where nothing can be written there.
     """
 
     def __init__(self, path, every_steps=None, every_s=None, keep=2, *, signals=False):
@@ -47,9 +54,16 @@ class RunCheckpoint(Callback):
         self._signals = StopSignals(_names(signals), self._stop)
         self._step = self._saved_step = None
 
+    @property
+    def newest(self):
+        return next(iter(checkpoint.find(self.path)), None)
+
     def on_train_begin(self, logs=None):
         self._step = self._saved_step = self.agent.step
         self._saved_s = time.monotonic()
+        if self.agent.training:
+            checkpoint.make_run(self.path)
+            self._warn_of_another_run()
         if not self._signals.install():
             warnings.warn(
                 "signals do not stop this run: only the main thread can take them.", stacklevel=2
@@ -72,8 +86,19 @@ class RunCheckpoint(Callback):
                 self._saved_step = self._step
                 self.agent.runs.request_save(self.path, self.keep)
                 self.agent.runs.save_requested()
+            if (logs or {}).get("reason") and self.newest is not None:
+                print(f"Saved in {self.newest}; fit(..., resume={self.path!r}) goes on from there")
         finally:
             self._signals.restore()
+
+    def _warn_of_another_run(self) -> None:
+        newest = self.newest
+        if newest is not None and checkpoint.run_of(newest) != self.agent.runs.name:
+            warnings.warn(
+                f"{newest} is of another run, which this one does not go on with: "
+                f"fit(..., resume={self.path!r}) would. It stays beside the new ones.",
+                stacklevel=2,
+            )
 
     def _stop(self, name: str) -> None:
         self.agent.request_stop(f"signal {name}")

@@ -1,14 +1,15 @@
 """What callbacks hold of a run, for a checkpoint: by their own `get_state`, or what changed.
 
 A callback that has `get_state()` and `set_state(state)`, of plain values and arrays, is asked. Of
-Keras' callbacks and a user's own without them, the plain attributes that the run has changed since
-it began are taken; what was passed to the constructor is not, so it can be changed on resume.
+Keras' and keras-rl's and a user's own without them, the plain attributes that the run has changed
+since it began are taken; what was passed to the constructor is not, so it can be changed on resume.
 Bars and printed lines start anew.
 """
 
 from kerasrl_gpu import attributes
 from kerasrl_gpu.callbacks import log_files
 from kerasrl_gpu.errors import CheckpointError
+from kerasrl_gpu.measures import Metrics
 from kerasrl_gpu.names import class_name, same_class
 
 _NOT_PLAIN = object()
@@ -17,7 +18,7 @@ _OF_THE_RUN = ("agent", "env", "model", "params", "validation_data", "_model", "
 
 
 def plain(callback) -> dict:
-    """The plain attributes of a callback that has no say of its own; {} of ours and keras-rl's."""
+    """The plain attributes of a callback that has no say of its own; {} of ours."""
     if has_own(callback) or _is_ours(class_name(callback)):
         return {}
     return {
@@ -88,11 +89,22 @@ def unmatched(callbacks, saved: list) -> list[str]:
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith(("kerasrl_gpu.", "rl.", VIEW))
+    return name.startswith(("kerasrl_gpu.", VIEW))
 
 
 def _copied(value):
     try:
-        return attributes.copied(value)
+        return attributes.copied(_numbers(value))
     except CheckpointError:
         return _NOT_PLAIN
+
+
+def _numbers(value):
+    """`value` with the metrics in its lists as numbers: keras-rl's loggers keep them."""
+    if isinstance(value, Metrics):
+        return [float(number) for number in value]
+    if type(value) is list:
+        return [_numbers(one) for one in value]
+    if type(value) is dict:
+        return {key: _numbers(one) for key, one in value.items()}
+    return value

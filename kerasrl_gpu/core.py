@@ -263,6 +263,7 @@ class Agent(keras_rl.Agent):
             "seed": self.seed,
             "seeded": self.runs.seeded,
             "nb_runs": self.runs.nb_runs,
+            "run": self.runs.name,
             **self.get_acting_state(),
         }
 
@@ -270,6 +271,7 @@ class Agent(keras_rl.Agent):
         """Go on where `get_state` was called."""
         self.step, self.seed = state["step"], state["seed"]
         self.runs.nb_runs, self.runs.seeded = state["nb_runs"], state["seeded"]
+        self.runs.name = state["run"]
         self.trainer.seed = self.seed
         self.set_acting_state(state)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+
 from kerasrl_gpu import callbacks as cb
 from kerasrl_gpu.errors import ArgumentError, check_count
-from kerasrl_gpu.resume import restoring
+from kerasrl_gpu.resume import comparing
 from kerasrl_gpu.resume.report import Report
 from kerasrl_gpu.run import Options, Run
 
@@ -67,11 +69,12 @@ def fit(
     loggers = {1: [cb.TrainIntervalLogger(interval=log_interval)], 2: [cb.TrainEpisodeLogger()]}
     extra = loggers.get(min(verbose, 2), []) + ([cb.Visualizer()] if visualize else [])
     callbacks, params = _listed(callbacks, extra), {"nb_steps": nb_steps}
-    allow = restoring.allowed(agent, allow)
+    allow = comparing.allowed(agent, allow)
     left = _left(agent, resume, allow)
     run = Run(agent, env, callbacks, params, options, start_step_policy, left=left, allow=allow)
     if left is not None:
         run.history.resumed = agent.resumed
+        _warn_of_nothing_left(agent.step, nb_steps)
         if verbose:
             print(agent.resumed)
     with run.running():
@@ -115,7 +118,14 @@ def test(
 
 def _left(agent, resume, allow):
     """Where to go on; None for a fresh start."""
+    left = agent.runs.left
     if resume is None or resume is False:
+        if left is not None and left.snapshot is not None:  # it was loaded, and never resumed
+            warnings.warn(
+                f"the agent was loaded at step {agent.step}, and fit starts at step 0 again; pass "
+                "resume=True to go on there.",
+                stacklevel=3,
+            )
         return None
     if resume is not True:
         agent.load(resume, allow=allow)
@@ -142,6 +152,15 @@ def _options(agent, action_repetition, nb_max_start_steps, nb_max_episode_steps)
         check_count("nb_max_start_steps", nb_max_start_steps),
         nb_max_episode_steps,
     )
+
+
+def _warn_of_nothing_left(step, nb_steps):
+    if step >= nb_steps:
+        warnings.warn(
+            f"the run is at step {step} already, and nb_steps={nb_steps} is where it ends; pass "
+            f"nb_steps={step + nb_steps} to add {nb_steps}.",
+            stacklevel=3,
+        )
 
 
 def _listed(callbacks, extra) -> list:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from typing import NamedTuple
 
@@ -38,13 +39,14 @@ class Runs:
         current: the `Run` that trains now, else None.
         left: where the last training run was left, or what a checkpoint said of one.
         resumed: what the last resume brought back.
+        name: tells this run's checkpoints from those of others; a fresh run gets a new one.
         nb_runs: how many began.
     """
 
     def __init__(self, agent, seeded: bool):
         self._agent, self.seeded = agent, seeded
         self.current = self.left = None
-        self.resumed, self.nb_runs = Report(), 0
+        self.resumed, self.nb_runs, self.name = Report(), 0, _new_name()
         self._requests = {}  # path -> keep
         self._aside, self._step_before = None, 0
 
@@ -72,6 +74,8 @@ class Runs:
         if resumed:
             return None
         self._step_before, agent.step = agent.step, 0
+        if training:
+            self.name = _new_name()
         self.nb_runs += 1
         return self.environment_seed(env)
 
@@ -166,3 +170,8 @@ def _take_acting_state(agent, state: dict) -> None:
     for name, noise in state["noise"].items():
         attributes.restore(agent.parts()[name], noise)
     agent.set_acting_state(state["agent"])
+
+
+def _new_name() -> str:
+    """From the system's entropy: NumPy's and Python's generators belong to the user."""
+    return secrets.token_hex(8)

@@ -10,7 +10,7 @@
 NumPy and safetensors are enough to read one; no backend is loaded.
 """
 
-from kerasrl_gpu.checkpoint.reading import Saved, find, open_newest, verify
-from kerasrl_gpu.checkpoint.writing import Range, write
+from kerasrl_gpu.checkpoint.reading import Saved, find, open_newest, run_of, verify
+from kerasrl_gpu.checkpoint.writing import Range, make_run, write
 
-__all__ = ["Range", "Saved", "find", "open_newest", "verify", "write"]
+__all__ = ["Range", "Saved", "find", "make_run", "open_newest", "run_of", "verify", "write"]

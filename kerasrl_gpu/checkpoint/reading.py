@@ -188,6 +188,14 @@ def verify(path) -> list[str]:
     return list(dict.fromkeys(problems))  # each file's once
 
 
+def run_of(path: Path):
+    """The "run" in a checkpoint's manifest; None where it has none or cannot be read."""
+    try:
+        return read_manifest(path).get("run")
+    except CheckpointError:
+        return None
+
+
 def read_manifest(path: Path) -> dict:
     """A committed checkpoint's manifest.
 

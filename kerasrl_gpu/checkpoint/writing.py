@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -69,7 +70,8 @@ def write(
         ranges: the pool, one range after the other.
         previous: checkpoint that unchanged ranges are hard-linked from; None, or one that cannot
             be linked from, has all of them written.
-        keep: committed checkpoints that stay, >= 1, this one included.
+        keep: committed checkpoints that stay, >= 1, this one included. Those whose manifest has
+            another "run" neither count nor go.
         progress: called with "begin", "range" (after each), "state", "manifest", "commit",
             "rename", "prune" and "done" when that part is done.
 
@@ -97,16 +99,32 @@ def write(
                 _add_state(draft, encoded, note)
                 _commit(draft, manifest, note)
             note("rename")
-            _prune(run, keep)
+            _prune(run, keep, manifest.get("run"))
             note("prune")
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint at step {step} could not be written into {run}: "
-            f"{error.strerror or error}. {_standing(run)} Free space there, or save into another "
-            f"directory."
+            f"{error.strerror or error}. {_standing(run)} {_advice(error)}"
         ) from error
     note("done")
     return path
+
+
+def make_run(run) -> None:
+    """Make a run directory, and see that checkpoints can be written into it.
+
+    Raises:
+        CheckpointError: it cannot be made, or nothing can be written there.
+    """
+    run = Path(run)
+    try:
+        _make_directory(run)
+        with _only_writer(run):
+            pass
+    except OSError as error:
+        raise CheckpointError(
+            f"no checkpoint can be written into {run}: {error.strerror or error}. {_advice(error)}"
+        ) from error
 
 
 class _Draft:
@@ -271,8 +289,9 @@ def _next_number(run) -> int:
     return int(reading.NAME.fullmatch(taken[0].name)[1]) + 1 if taken else 1
 
 
-def _prune(run, keep):
-    for old in reading.find(run)[keep:]:
+def _prune(run, keep, name):
+    own = [path for path in reading.find(run) if reading.run_of(path) == name]
+    for old in own[keep:]:
         doomed = old.with_name(f".deleting-{old.name}")
         try:
             os.rename(old, doomed)
@@ -280,6 +299,12 @@ def _prune(run, keep):
             shutil.rmtree(doomed)
         except OSError as error:
             warnings.warn(f"{old} could not be deleted: {error.strerror}.", stacklevel=3)
+
+
+def _advice(error) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "Free space there, or save into another directory."
+    return "Save into a directory that can be written."
 
 
 def _standing(run) -> str:

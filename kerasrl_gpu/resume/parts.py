@@ -59,6 +59,20 @@ def check(name: str, part, saved: dict | None) -> None:
             )
 
 
+def replaced_arguments(name: str, part, saved: dict) -> list[str]:
+    """A line for each argument of a foreign class whose saved value will replace this one."""
+    if saved["description"] is not None or _has_own_state(part):
+        return []
+    here, _ = attributes.capture(part, skip=("agent", "env"))
+    return [
+        f"{name}.{argument}={here[argument]!r}: {saved['state'][argument]!r} holds, as it was saved"
+        for argument in inspect.signature(type(part)).parameters
+        if argument in here
+        and argument in saved["state"]
+        and not attributes.same(here[argument], saved["state"][argument])
+    ]
+
+
 def set_state(part, saved: dict) -> None:
     """Put a part that passed `check` where `get_state` was called."""
     if saved["description"] is not None:

@@ -39,9 +39,11 @@ def load(path, *, allow=(), **given):
     Raises:
         CheckpointError: there is none, it is damaged, or something has to be passed in; names it.
     """
-    saved = checkpoint.open_newest(path)
+    saved = checkpoint.open_newest(path, pool=True)
     agent = build(saved, given)
-    agent.load(saved.path, allow=allow)
+    allow = (allow,) if isinstance(allow, str) else tuple(allow)
+    others = [name for name in given if name in agent.parts() or name == "optimizer"]
+    agent.load(saved.path, allow=(*allow, *others))
     return agent
 
 

@@ -177,6 +177,7 @@ def _manifest(agent, state) -> dict:
     run, ring = state["run"] or {}, (state["memory"] or {}).get("ring")
     return {
         "agent": class_name(agent),
+        "run": agent.runs.name,
         "backend": engine.NAME,
         "versions": {"keras": keras.__version__, engine.NAME: metadata.version(engine.NAME)},
         "config": json.loads(json.dumps(_readable(state["config"]), default=str)),
