@@ -1,4 +1,4 @@
-"""`kerasrl-gpu` and `python -m kerasrl_gpu`."""
+"""Commands around a run: `kerasrl-gpu` or `python -m kerasrl_gpu`."""
 
 from __future__ import annotations
 

@@ -67,6 +67,11 @@ class Agent(keras_rl.Agent):
         updates,
         truncation,
     ):
+        if isinstance(processor, type):
+            raise ArgumentError(
+                f"processor is the class {processor.__name__}; pass an instance, "
+                f"processor={processor.__name__}()."
+            )
         super().__init__(processor)
         if delta_range is not None:
             warnings.warn(

@@ -136,7 +136,7 @@ class Run:
                     f"the run to go on with had {name}={value}, this one has {here}. "
                     f"Pass {name}={value}, or allow=({name!r},) to change it."
                 )
-            self.agent.runs.resumed.ignored.append(f"{name}={value}: {here} was allowed")
+            self.agent.runs.resumed.ignored.append(f"{name}={value}: {here} holds, as allowed")
 
     def _take_up(self, state, reason):
         """Go on from `get_state`; with a reason why the environment does not, in a new episode."""
@@ -163,8 +163,8 @@ class Run:
         except SnapshotError as error:
             if "environment" not in allow:
                 raise CheckpointError(
-                    f"{error} Pass an environment like that one, or allow=('environment',) to "
-                    "close the open episode as truncated and go on with this one."
+                    f"{error} Or pass allow=('environment',): the open episode is closed as "
+                    "truncated, and the run goes on in this one."
                 ) from error
             return str(error)
         return None

@@ -7,6 +7,7 @@ import collections
 import contextlib
 import csv
 import io
+import json
 import math
 import os
 import re
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 from kerasrl_gpu import checkpoint
 from kerasrl_gpu.callbacks import Callback, FileLogger, RunCheckpoint, base, log_files, states
 from kerasrl_gpu.callbacks.running import LateMetrics
+from kerasrl_gpu.keras_rl import rl_callbacks
 
 BASE, SAVED, BROKEN, END = 5, 12, 17, 23  # steps; SAVED is inside episode 2, BROKEN in 3
 OUR_OWN_TIME = ("duration", "memory_bytes", "process_bytes")
@@ -563,3 +565,20 @@ def test_tensorboard_files_of_other_runs_are_left_alone(compiled, tmp_path, tens
     run(compiled, 14, [tensorboard(tmp_path / "other")], path, verbose=0)
     assert (other / "events.out.tfevents.1.host.2.3.v2").read_bytes() == b"somebody's"
     assert len(list(other.iterdir())) == 2
+
+
+def test_keras_rls_own_loggers_go_on(tmp_path):
+    def run(name, nb_steps, resume=None):
+        log = tmp_path / f"{name}.json"
+        loggers = [rl_callbacks.FileLogger(log), rl_callbacks.TrainEpisodeLogger()]
+        saves = RunCheckpoint(tmp_path / name, every_steps=4)
+        agent = counting.new_agent()
+        agent.fit(Counting(), nb_steps, callbacks=[*loggers, saves], verbose=0, resume=resume)
+        return json.loads(log.read_text())
+
+    unbroken = run("one", 23)
+    run("other", 13)  # in the middle of an episode
+    resumed = run("other", 23, resume=tmp_path / "other")
+    assert resumed["episode"] == unbroken["episode"] == [0, 1, 2, 3]
+    for name in ("episode_reward", "nb_episode_steps", "nb_steps"):
+        assert resumed[name] == unbroken[name]

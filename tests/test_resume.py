@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 from scenarios import Trace
 
 from kerasrl_gpu import DeviceMemory, DQNAgent, checkpoint
-from kerasrl_gpu.callbacks import Callback
+from kerasrl_gpu.callbacks import Callback, RunCheckpoint
 from kerasrl_gpu.errors import ArgumentError, CheckpointError, NotCompiled
 from kerasrl_gpu.processors import Processor
 
@@ -328,3 +328,46 @@ def test_a_name_in_allow_that_means_nothing_is_told(stopped, tmp_path):
         agent.load(agent.save(tmp_path), allow=("gama",))
     with pytest.raises(ArgumentError, match=r"allow=\['enviroment'\]"):
         agent.fit(env, N + 1, resume=True, allow="enviroment")
+
+
+def test_a_fit_without_resume_is_another_run_and_deletes_nothing_of_the_first(tmp_path):
+    saves = RunCheckpoint(tmp_path, every_steps=2)
+    agent = counting.new_agent()
+    agent.fit(counting.Counting(), 7, callbacks=[saves], verbose=0)
+    first = checkpoint.find(tmp_path)
+    assert saves.newest == first[0]
+    with pytest.warns(UserWarning, match=f"{first[0].name} is of another run"):
+        agent.fit(counting.Counting(), 7, callbacks=[saves], verbose=0)
+    found = checkpoint.find(tmp_path)
+    assert len(found) == 4
+    assert found[2:] == first
+    agent.fit(counting.Counting(), 9, callbacks=[saves], verbose=0, resume=first[0])
+    assert len(checkpoint.find(tmp_path)) == 4  # the first run's own were pruned, the other stays
+    assert set(found[:2]) < set(checkpoint.find(tmp_path))
+
+
+def test_nb_steps_taken_for_more_is_told(stopped):
+    env, agent = stopped
+    with pytest.warns(
+        UserWarning, match=rf"at step {N} already, .* pass nb_steps={N + 9} to add 9"
+    ):
+        agent.fit(env, 9, verbose=0, resume=True)
+
+
+def test_a_loaded_agent_that_is_not_resumed_is_told(stopped, other, tmp_path):
+    env, agent = stopped
+    agent.save(tmp_path)
+    env, other = other
+    other.load(tmp_path)
+    with pytest.warns(UserWarning, match=f"loaded at step {N}, and fit starts at step 0 again"):
+        other.fit(env, 2, verbose=0)
+
+
+def test_a_directory_that_cannot_be_written_is_told_before_the_first_step(tmp_path):
+    path = tmp_path / "run"
+    path.write_text("mine")
+    agent = counting.new_agent()
+    with pytest.raises(CheckpointError, match=r"no checkpoint can be written into .*run: .*exists"):
+        agent.fit(counting.Counting(), 7, callbacks=[RunCheckpoint(path)], verbose=0)
+    assert agent.step == 0
+    assert not agent.in_loop

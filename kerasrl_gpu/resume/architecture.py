@@ -6,6 +6,7 @@ import json
 import warnings
 
 import keras
+import numpy as np
 
 from kerasrl_gpu import engine
 from kerasrl_gpu.errors import CheckpointError
@@ -53,8 +54,8 @@ def rebuild(description: dict, what: str, argument: str):
             reason = _cause(error)
     raise CheckpointError(
         f"{what} cannot be rebuilt from the checkpoint: {reason}. Register custom classes with "
-        "keras.saving.register_keras_serializable before, or build it and pass it: "
-        f"load(path, {argument}...)."
+        "keras.saving.register_keras_serializable before, or build it and pass it as "
+        f"{argument}..."
     )
 
 
@@ -77,9 +78,15 @@ def _difference(there, here, path) -> str | None:
     elif there == here:
         return None
     else:
-        return f"{path.strip('/') or 'it'} is {there!r} in the checkpoint and {here!r} here"
+        was, now = _short(there), _short(here)
+        return f"{path.strip('/') or 'it'} is {was} in the checkpoint and {now} here"
     found = (_difference(old, new, f"{path}/{key}") for key, old, new in pairs)
     return next((one for one in found if one is not None), None)
+
+
+def _short(value) -> str:
+    """A float as the 32 bits that it was made of say it."""
+    return str(np.float32(value)) if isinstance(value, float) else repr(value)
 
 
 def _cause(error: BaseException) -> str:

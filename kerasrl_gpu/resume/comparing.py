@@ -25,7 +25,12 @@ def allowed(agent, allow) -> tuple:
     return allow
 
 
-def check(agent, saved, allow, report) -> set:
+def is_left(name, allow) -> bool:
+    """Whether a part goes on as it is: who allows it, or one of its arguments, keeps the part."""
+    return any(one.partition(".")[0] == name for one in allow)
+
+
+def check(agent, saved, allow, report) -> None:
     """Compare everything that both say of themselves.
 
     Args:
@@ -33,24 +38,22 @@ def check(agent, saved, allow, report) -> set:
         allow: names of what may differ; see `restoring.load`.
         report: gets a line in `ignored` for what does.
 
-    Returns:
-        what does differ and was allowed: first parts of the names.
-
     Raises:
         CheckpointError: something differs that was not allowed; names all of it.
     """
     _check_class(agent, saved)
-    changed = _check_config(agent, saved.state, allow, report)
-    changed |= _check_parts(agent, saved.state["parts"], allow, changed)
+    _check_config(agent, saved.state, allow, report)
+    for name, part in agent.parts().items():
+        if not is_left(name, allow):
+            parts.check(name, part, saved.state["parts"].get(name))
     if agent.trainer is not None:  # before anybody is told to allow what cannot be
         agent.trainer.check({"online": saved.state["trainer"]["online"]})
-    changed |= _check_descriptions(agent, saved.manifest, allow, report)
+    _check_descriptions(agent, saved.manifest, allow, report)
     if saved.manifest["backend"] != engine.NAME:
         report.ignored.append(
             f"backend {saved.manifest['backend']}: this is {engine.NAME}; the run goes on, but not "
             "bit for bit"
         )
-    return changed
 
 
 def _check_class(agent, saved) -> None:
@@ -63,11 +66,11 @@ def _check_class(agent, saved) -> None:
         )
 
 
-def _check_config(agent, state, allow, report) -> set:
+def _check_config(agent, state, allow, report) -> None:
     theirs, ours = _arguments(state["config"]), _arguments(saving.told(agent.get_config()))
     # what the user's own objects say of themselves may change as they go; it is restored instead
     own = tuple(f"{n}." for n, part in state["parts"].items() if part and not part["description"])
-    refused, changed = {}, set()
+    refused = {}
     for name in {**theirs, **ours}:
         there, here = theirs.get(name), ours.get(name)
         if there == here or name in _MAY_DIFFER or name.startswith(own):
@@ -78,11 +81,9 @@ def _check_config(agent, state, allow, report) -> set:
             was = "drawn" if name == "seed" and not state["agent"]["seeded"] else repr(there)
             refused[name] = f"{name} was {was} in the checkpoint and is {here!r} here"
             continue
-        changed.add(name.partition(".")[0])
         report.ignored.append(f"{name}={there!r}: {here!r} holds, as allowed")
     if refused:
         raise CheckpointError(f"{'; '.join(refused.values())}. Pass what it was{_or(refused)}.")
-    return changed
 
 
 def _or(refused) -> str:
@@ -113,24 +114,8 @@ def _flat(config, path="") -> dict:
     return found
 
 
-def _check_parts(agent, saved, allow, changed) -> set:
-    """The parts that are others and may be; those whose arguments changed are known already."""
-    found = set()
-    for name, part in agent.parts().items():
-        if name in changed:
-            continue
-        try:
-            parts.check(name, part, saved.get(name))
-        except CheckpointError:
-            if not any(one.partition(".")[0] == name for one in allow):
-                raise
-            found.add(name)
-    return found
-
-
-def _check_descriptions(agent, manifest, allow, report) -> set:
+def _check_descriptions(agent, manifest, allow, report) -> None:
     networks = {n: architecture.describe(m) for n, m in agent.networks().items() if m.built}
-    found = set()
     for word, held in (("network", networks), ("optimizer", agent.optimizer_descriptions)):
         for name, here in held.items():
             there = manifest[f"{word}s"].get(name, {"missing": ""})
@@ -142,6 +127,4 @@ def _check_descriptions(agent, manifest, allow, report) -> set:
                     f"the {word} {name!r} is another one: {difference}. Build it as it was, or "
                     f"pass allow=({word!r},) to go on with this one's settings."
                 )
-            found.add(word)
             report.ignored.append(f"{word} {name}: {difference}, allowed")
-    return found

@@ -94,7 +94,7 @@ def rebuild(name: str, saved: dict | None):
     if saved["description"] is None:
         raise CheckpointError(
             f"{name} is of a class of your own, {saved['class']}, which a checkpoint does not "
-            f"bring back; pass one: load(path, {name}=...)."
+            f"bring back; make one and pass it as {name}=..."
         )
     return attributes.rebuild(saved["description"])
 

@@ -9,6 +9,7 @@ from kerasrl_gpu.agents.ddpg import DDPGAgent
 from kerasrl_gpu.agents.dqn import DQNAgent
 from kerasrl_gpu.errors import CheckpointError
 from kerasrl_gpu.memory import DeviceMemory
+from kerasrl_gpu.names import class_name, same_class
 from kerasrl_gpu.resume import architecture, parts
 
 _AGENTS = {f"{kind.__module__}:{kind.__qualname__}": kind for kind in (DQNAgent, DDPGAgent)}
@@ -42,9 +43,26 @@ def load(path, *, allow=(), **given):
     saved = checkpoint.open_newest(path, pool=True)
     agent = build(saved, given)
     allow = (allow,) if isinstance(allow, str) else tuple(allow)
-    others = [name for name in given if name in agent.parts() or name == "optimizer"]
-    agent.load(saved.path, allow=(*allow, *others))
+    agent.load(saved.path, allow=(*allow, *_others(agent, saved, given)))
     return agent
+
+
+def _others(agent, saved, given) -> list[str]:
+    """What was passed in and is another one than the checkpoint's, not the like of it."""
+    held = saved.state_part("parts")
+    found = [
+        name
+        for name, part in agent.parts().items()
+        if name in given and not same_class(held[name] and held[name]["class"], _class_of(part))
+    ]
+    there, here = saved.manifest["optimizers"], agent.optimizer_descriptions
+    if any(architecture.difference(there[name], here[name]) for name in here):
+        found.append("optimizer")
+    return found
+
+
+def _class_of(part) -> str | None:
+    return None if part is None else class_name(part)
 
 
 def build(saved, given: dict, limit: int | None = None):

@@ -20,7 +20,7 @@ def load(agent, path, *, allow=()) -> Report:
         allow: names of what may differ: an argument ("gamma", "batch_size"), "policy",
             "processor", "network", "optimizer" (its learning rate holds; one of another kind
             starts its slots afresh), an argument of `fit` ("nb_max_episode_steps"),
-            "environment" (the open episode is closed). What does not differ is restored. The
+            "environment" (the open episode is closed). What is named goes on as it is here. The
             memory's limit may always differ: the newest entries are kept.
 
     Returns:
@@ -40,16 +40,16 @@ def load(agent, path, *, allow=()) -> Report:
     saved = checkpoint.open_newest(path, pool=agent.on_pool)
     state = saved.state
     report = Report(saved.path, state["agent"]["step"])
-    changed = comparing.check(agent, saved, allow, report)
+    comparing.check(agent, saved, allow, report)
     _prepare(agent, state)
-    networks = _fitting(agent, state["trainer"], changed, report)
+    networks = _fitting(agent, state["trainer"], allow, report)
     _check_memory(agent, state["memory"], saved)
     # nothing is refused from here on
-    restore_parts(agent, state["parts"], changed, report)
+    restore_parts(agent, state["parts"], allow, report)
     _restore_memory(agent, state["memory"], saved, report)
-    agent.trainer.set_state(networks, rates="optimizer" not in changed)
+    agent.trainer.set_state(networks, rates="optimizer" not in allow)
     report.restored += ["weights", "targets"] + ["optimizer slots"] * ("slots" in networks)
-    _restore_run(agent, state, changed, report)
+    _restore_run(agent, state, allow, report)
     parts.set_global_generators(state["generators"])
     report.restored.append("random generators")
     agent.runs.resumed = report
@@ -87,13 +87,13 @@ def _prepare(agent, state) -> None:
     agent.prepare(example[-1], example)
 
 
-def _fitting(agent, state, changed, report) -> dict:
+def _fitting(agent, state, allow, report) -> dict:
     """What of `Trainer.get_state` the agent can take; slots of another optimizer stay behind."""
     try:
         agent.trainer.check(state)
         return state
     except CheckpointError:
-        if "optimizer" not in changed:
+        if "optimizer" not in allow:
             raise
     state = {name: value for name, value in state.items() if name != "slots"}
     agent.trainer.check(state)
@@ -101,15 +101,11 @@ def _fitting(agent, state, changed, report) -> dict:
     return state
 
 
-def restore_parts(agent, saved, changed=(), report=None) -> None:
-    """Put policies, noise and processors where they were.
-
-    Args:
-        changed: names of those that are others now, and go on as they are.
-    """
+def restore_parts(agent, saved, allow=(), report=None) -> None:
+    """Put policies, noise and processors where they were, but for those that may be others."""
     report = report or Report()
     for name, part in agent.parts().items():
-        if name in changed:
+        if comparing.is_left(name, allow):
             report.ignored.append(f"{name}: goes on as it is, allowed")
             continue
         if part is None:
@@ -148,10 +144,10 @@ def _restore_memory(agent, state, saved, report) -> None:
         report.restored.append("memory")
 
 
-def _restore_run(agent, state, changed, report) -> None:
+def _restore_run(agent, state, allow, report) -> None:
     run, environment = state["run"], state["environment"]
     held = state["agent"]
-    if "seed" in changed:
+    if "seed" in allow and agent.runs.seeded:
         held = {**held, "seed": agent.seed, "seeded": True}
     if held["shown"] is not None:  # the answer that waits is told by the object it is about
         held = {**held, "shown": run["observation"]}

@@ -32,6 +32,9 @@ def of(layer) -> dict:
 
 def check(layers: list, saved: list[dict]) -> None:
     """Raise SnapshotError at the first layer that was not made as the saved one was."""
+    here, there = of(layers[-1]), saved[-1]
+    if here["id"] != there["id"]:  # first of all: what follows from it says less
+        raise _differs(here["id"] or here["class"], there["id"] or there["class"])
     for depth, (layer, then) in enumerate(zip(layers, saved)):
         now = of(layer)
         for what in ("class", "id"):
@@ -76,5 +79,5 @@ def _arguments(layer) -> dict:
 def _differs(here: str, there: str) -> SnapshotError:
     return SnapshotError(
         f"the snapshot is of another environment: {here}, and was {there} when it was taken. Make "
-        "the environment as it was then; to go on in another one, start a new episode."
+        "the environment as it was then."
     )
