@@ -257,39 +257,27 @@ class Agent(keras_rl.Agent):
         raise NotImplementedError
 
     def get_state(self) -> dict:
-        """The counters, and what was seen and done last, as plain values and arrays."""
+        """The counters, what was seen and done last, and the networks' answer where one waits."""
+        self.flush()
         return {
             "step": self.step,
             "seed": self.seed,
             "seeded": self.runs.seeded,
             "nb_runs": self.runs.nb_runs,
-            **self.get_acting_state(),
-        }
-
-    def set_state(self, state: dict) -> None:
-        """Go on where `get_state` was called."""
-        self.step, self.seed = state["step"], state["seed"]
-        self.runs.nb_runs, self.runs.seeded = state["nb_runs"], state["seeded"]
-        self.trainer.seed = self.seed
-        self.set_acting_state(state)
-
-    def get_acting_state(self) -> dict:
-        """What the open episode has shown last, and the networks' answer where one waits."""
-        self.flush()
-        return {
             "recent_observation": self.recent_observation,
             "recent_action": self.recent_action,
             "shown": self._shown,
             "answer": None if self.trainer is None else self.trainer.values,
         }
 
-    def set_acting_state(self, state: dict) -> None:
-        """Go on where `get_acting_state` was called."""
-        for name in ("recent_observation", "recent_action"):
-            setattr(self, name, state[name])
+    def set_state(self, state: dict) -> None:
+        """Go on where `get_state` was called."""
+        self.step, self.seed = state["step"], state["seed"]
+        self.runs.nb_runs, self.runs.seeded = state["nb_runs"], state["seeded"]
+        self.recent_observation = state["recent_observation"]
+        self.recent_action = state["recent_action"]
         self._shown = state["shown"]
-        if self.trainer is not None:
-            self.trainer.values = state["answer"]
+        self.trainer.seed, self.trainer.values = self.seed, state["answer"]
 
     def outputs(self, states) -> np.ndarray:
         """What every network says to B states, f32[B, P]; `verify` compares it."""

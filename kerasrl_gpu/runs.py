@@ -86,7 +86,7 @@ class Runs:
         agent.sync()
         if self._aside is not None:
             aside, self._aside = self._aside, None
-            _take_acting_state(agent, aside)
+            _take_acting_state(agent, *aside)
 
     def left_by(self, run):
         """Where a training run was left; None, and a warning, where that cannot be told."""
@@ -145,24 +145,22 @@ class Runs:
                 saving.write_or_warn(self._agent, path, keep)
 
 
-def _acting_state(agent) -> dict:
-    """What playing another episode would disturb, of the one that is open."""
-    agent.flush()
+def _acting_state(agent) -> tuple[list, dict]:
+    """What playing another episode would disturb, of the one that is open: window and noise."""
     window = [list(agent.memory.recent_observations), list(agent.memory.recent_terminals)]
     noise = {
         name: attributes.capture(part, skip=("agent", "env"))[0]
         for name, part in agent.parts().items()
         if hasattr(part, "reset_states")
     }
-    return {"window": window, "noise": noise, "agent": agent.get_acting_state()}
+    return window, noise
 
 
-def _take_acting_state(agent, state: dict) -> None:
+def _take_acting_state(agent, window: list, noise: dict) -> None:
     """Go on with the episode that `_acting_state` was asked about."""
     held = (agent.memory.recent_observations, agent.memory.recent_terminals)
-    for deque, values in zip(held, state["window"], strict=True):
+    for deque, values in zip(held, window, strict=True):
         deque.clear()
         deque.extend(values)
-    for name, noise in state["noise"].items():
-        attributes.restore(agent.parts()[name], noise)
-    agent.set_acting_state(state["agent"])
+    for name, state in noise.items():
+        attributes.restore(agent.parts()[name], state)
