@@ -85,6 +85,24 @@ def test_a_test_on_another_environment_does_not_touch_the_open_episode(unbroken,
     goes_on_like(unbroken, agent, env, resume=True)
 
 
+@pytest.mark.filterwarnings("ignore:WhiteningNormalizerProcessor.process_state_batch stays")
+@pytest.mark.parametrize("scenario", [scenarios.cartpole_hard, scenarios.pendulum])
+def test_windows_and_noise_wait_too_while_a_test_plays(scenario, tmp_path):
+    scenarios.begin()
+    env, agent = scenario()
+    first, whole, later = agent.save(tmp_path), Trace(), Trace()
+    agent.fit(env, 130, callbacks=[whole], verbose=0)
+    agent.load(first)
+    agent.fit(env, 95, verbose=0)
+    window = list(agent.memory.recent_observations)
+    assert len(window) == agent.memory.window_length
+    another = gymnasium.make(env.spec.id)
+    agent.test(another, nb_max_episode_steps=30, visualize=False, verbose=0)
+    np.testing.assert_array_equal(agent.memory.recent_observations, window)
+    agent.fit(env, 130, callbacks=[later], verbose=0, resume=True)
+    assert later.rows == whole.rows[95:]
+
+
 def test_saving_disturbs_nothing(unbroken, stopped, tmp_path):
     env, agent = stopped
     agent.save(tmp_path)
