@@ -279,6 +279,7 @@ class Agent(keras_rl.Agent):
         return {
             "recent_observation": self.recent_observation,
             "recent_action": self.recent_action,
+            "ended": self.recorder.ended,
             "shown": self._shown,
             "answer": None if self.trainer is None else self.trainer.values,
         }
@@ -287,7 +288,7 @@ class Agent(keras_rl.Agent):
         """Go on where `get_acting_state` was called."""
         for name in ("recent_observation", "recent_action"):
             setattr(self, name, state[name])
-        self._shown = state["shown"]
+        self.recorder.ended, self._shown = state["ended"], state["shown"]
         if self.trainer is not None:
             self.trainer.values = state["answer"]
 

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 from scenarios import Trace
 
 from kerasrl_gpu import DeviceMemory, DQNAgent, checkpoint
-from kerasrl_gpu.callbacks import Callback
+from kerasrl_gpu.callbacks import Callback, RunCheckpoint
 from kerasrl_gpu.errors import ArgumentError, CheckpointError, NotCompiled
 from kerasrl_gpu.processors import Processor
 
@@ -253,6 +253,36 @@ def test_a_step_that_was_broken_off_ends_the_episode(tmp_path):
     assert "broken off" in agent.resumed.absent[0]
     assert history.epoch == [1, 2]
     assert agent.step == 50
+
+
+def goes_on_as(straight, path, agent):
+    """Whether an agent goes on from step 12 as the one whose 24 rows these are.
+
+    The first 12 rows come from the checkpoint: they are what the trace held.
+    """
+    trace = Trace()
+    agent.fit(counting.Counting(), 24, callbacks=[trace], verbose=0, resume=path)
+    return trace.rows == straight
+
+
+def run_of(agent, path, *callbacks):
+    """(rows of 24 steps, the checkpoint at step 12)."""
+    trace, saves = Trace(), RunCheckpoint(path, every_steps=12, keep=9)
+    agent.fit(counting.Counting(), 24, callbacks=[trace, saves, *callbacks], verbose=0)
+    return trace.rows, checkpoint.find(path)[-1]
+
+
+def test_an_agent_whose_last_episode_broke_off_at_its_end_goes_on_from_a_checkpoint(tmp_path):
+    class Fails(Callback):
+        def on_step_end(self, episode_step, logs=None):
+            if logs["reward"] == 15:  # the third episode's last step
+                raise OSError("a full disk")
+
+    agent = counting.new_agent()
+    straight, path = run_of(agent, tmp_path)
+    with pytest.raises(OSError, match="full"):
+        agent.fit(counting.Counting(), 24, callbacks=[Fails()], verbose=0, resume=path)
+    assert goes_on_as(straight, path, agent)
 
 
 def test_another_environment_is_a_mismatch_unless_it_is_allowed(stopped, tmp_path):
