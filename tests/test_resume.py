@@ -285,6 +285,21 @@ def test_an_agent_whose_last_episode_broke_off_at_its_end_goes_on_from_a_checkpo
     assert goes_on_as(straight, path, agent)
 
 
+class Rate(Callback):
+    """Lowers the learning rate after every step."""
+
+    def on_step_end(self, episode_step, logs=None):
+        optimizer = self.agent.optimizer
+        optimizer.learning_rate = 0.9 * float(optimizer.learning_rate)
+
+
+def test_a_learning_rate_that_no_update_has_used_yet_is_saved(tmp_path):
+    agent = counting.new_agent()
+    _, path = run_of(agent, tmp_path, Rate())
+    agent.load(path)  # 0.01 * 0.9**12
+    assert float(agent.optimizer.learning_rate) == pytest.approx(0.0028243, rel=1e-4)
+
+
 def test_another_environment_is_a_mismatch_unless_it_is_allowed(stopped, tmp_path):
     _, agent = stopped
     path = agent.save(tmp_path)
