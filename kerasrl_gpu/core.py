@@ -124,7 +124,7 @@ class Agent(keras_rl.Agent):
             name: architecture.describe(optimizer) for name, optimizer in optimizers.items()
         }
         self.trainer = Trainer(Mirror(models, targets, optimizers), self.seed, self.updates)
-        self.prepared = False
+        self.prepared, self._shown = False, None  # the answer was the former trainer's
 
     # Weights between the device and the user's models -------------------------------------------
 

@@ -300,6 +300,14 @@ def test_a_learning_rate_that_no_update_has_used_yet_is_saved(tmp_path):
     assert float(agent.optimizer.learning_rate) == pytest.approx(0.0028243, rel=1e-4)
 
 
+def test_an_agent_that_is_compiled_again_goes_on_in_its_open_episode():
+    agent, env = counting.new_agent(), counting.Counting()
+    agent.fit(env, 7, verbose=0)
+    agent.compile("sgd")
+    history = agent.fit(env, 10, verbose=0, resume=True)
+    assert history.history["episode_reward"] == [15, 40]
+
+
 def test_another_environment_is_a_mismatch_unless_it_is_allowed(stopped, tmp_path):
     _, agent = stopped
     path = agent.save(tmp_path)
