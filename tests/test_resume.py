@@ -308,6 +308,21 @@ def test_an_agent_that_is_compiled_again_goes_on_in_its_open_episode():
     assert history.history["episode_reward"] == [15, 40]
 
 
+def test_a_model_that_waits_for_its_first_input_is_built_for_a_resume(tmp_path):
+    def unbuilt():
+        layers = [keras.layers.Flatten(), keras.layers.Dense(2)]
+        return counting.new_agent(keras.Sequential(layers))
+
+    straight, path = run_of(unbuilt(), tmp_path)
+    assert goes_on_as(straight, path, unbuilt())
+
+
+@pytest.mark.filterwarnings("ignore:Jitter.process_state_batch stays on the host")
+def test_a_processor_that_changes_as_it_is_asked_goes_on_bit_for_bit(tmp_path):
+    straight, path = run_of(counting.new_agent(processor=Jitter()), tmp_path)
+    assert goes_on_as(straight, path, counting.new_agent(processor=Jitter()))
+
+
 def test_another_environment_is_a_mismatch_unless_it_is_allowed(stopped, tmp_path):
     _, agent = stopped
     path = agent.save(tmp_path)

@@ -103,7 +103,9 @@ def test_actors_critics_and_statistics(tmp_path, verify):
 
 @pytest.mark.filterwarnings("ignore:WhiteningNormalizerProcessor.process_state_batch stays")
 def test_a_processor_that_learns_from_every_batch(tmp_path, verify):
-    agent = dqn(scenarios.q_network((4,), 2), processor=rl_processors.WhiteningNormalizerProcessor())
+    agent = dqn(
+        scenarios.q_network((4,), 2), processor=rl_processors.WhiteningNormalizerProcessor()
+    )
     agent.fit(gymnasium.make("CartPole-v1"), 5, verbose=0)
     agent.save(tmp_path)
     status, said = verify(tmp_path)

@@ -42,6 +42,8 @@ def load(agent, path, *, allow=()) -> Report:
     report = Report(saved.path, state["agent"]["step"])
     _check_agent(agent, saved)
     _check_config(agent, state, allow, report)
+    if agent.trainer is None:  # what waits for its first input has no description yet
+        _prepare(agent, state)
     _check_descriptions(agent, saved, allow, report)
     _check_backend(saved, report)
     _check_parts(agent, state["parts"], allow)
@@ -179,10 +181,13 @@ def _check_backend(saved, report) -> None:
 
 
 def _prepare(agent, state) -> None:
-    """See to it that networks and slots exist; models that wait for their first input are built."""
-    if agent.trainer is not None:
-        return
+    """See to it that networks and slots exist; models that wait for their first input are built.
+
+    All of it now: preparing shows the processor a state, which it must not see once it is restored.
+    """
     example = None if state["probe"] is None else state["probe"]["state"]
+    if agent.prepared or (example is None and agent.trainer is not None):
+        return
     if example is None:
         raise ArgumentError(
             "the model is not built, and the checkpoint shows no observation to build it on; "
