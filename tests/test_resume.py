@@ -323,6 +323,25 @@ def test_a_processor_that_changes_as_it_is_asked_goes_on_bit_for_bit(tmp_path):
     assert goes_on_as(straight, path, counting.new_agent(processor=Jitter()))
 
 
+def test_a_run_whose_place_could_not_be_told_is_not_taken_for_a_new_one(tmp_path):
+    class Silent(Callback):
+        def get_state(self):
+            raise OSError("a full disk")
+
+        def set_state(self, state):
+            pass
+
+    agent = counting.new_agent()
+    with pytest.warns(UserWarning, match="nothing can go on"):
+        agent.fit(counting.Counting(), 7, callbacks=[Silent()], verbose=0)
+    agent.save(tmp_path)
+    other = counting.new_agent()
+    with pytest.raises(CheckpointError, match="does not hold where its run stood"):
+        other.fit(counting.Counting(), 9, verbose=0, resume=tmp_path)
+    other.fit(counting.Counting(), 9, verbose=0)
+    assert other.memory.nb_entries == 8 + 1 + 9 + 1
+
+
 def test_another_environment_is_a_mismatch_unless_it_is_allowed(stopped, tmp_path):
     _, agent = stopped
     path = agent.save(tmp_path)

@@ -260,7 +260,7 @@ def _restore_run(agent, state, allow, report) -> None:
     if "seed" in allow and agent.runs.seeded:
         held = {**held, "seed": agent.seed, "seeded": True}
     if held["shown"] is not None:  # the answer that waits is told by the object it is about
-        held = {**held, "shown": run["observation"]}
+        held = {**held, "shown": None if run is None else run["observation"]}
     agent.set_state(held)
     report.restored += ["counters"]
     agent.runs.leave(None)
