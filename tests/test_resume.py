@@ -12,6 +12,7 @@ from scenarios import Trace
 from kerasrl_gpu import DeviceMemory, DQNAgent, checkpoint
 from kerasrl_gpu.callbacks import Callback, RunCheckpoint
 from kerasrl_gpu.errors import ArgumentError, CheckpointError, NotCompiled
+from kerasrl_gpu.keras_rl import SequentialMemory
 from kerasrl_gpu.processors import Processor
 
 N, GO_ON = 300, 200
@@ -321,6 +322,36 @@ def test_a_model_that_waits_for_its_first_input_is_built_for_a_resume(tmp_path):
 def test_a_processor_that_changes_as_it_is_asked_goes_on_bit_for_bit(tmp_path):
     straight, path = run_of(counting.new_agent(processor=Jitter()), tmp_path)
     assert goes_on_as(straight, path, counting.new_agent(processor=Jitter()))
+
+
+class Rows(SequentialMemory):
+    """A memory of the user's own that says what it stores, and nothing of the acting window."""
+
+    def get_state(self):
+        return {name: list(map(np.asarray, getattr(self, name))) for name in self.stores}
+
+    def set_state(self, state):
+        for name in self.stores:
+            getattr(self, name).extend(state[name])
+
+    stores = ("observations", "actions", "rewards", "terminals")
+
+
+def own_memory(window):
+    model = keras.Sequential([
+        keras.Input((window, 2)), keras.layers.Flatten(), keras.layers.Dense(2),
+    ])  # fmt: skip
+    return counting.new_agent(model, memory=Rows(limit=64, window_length=window))
+
+
+def test_the_acting_window_does_not_depend_on_what_a_memory_says_of_itself(tmp_path):
+    agent = own_memory(3)
+    _, path = run_of(agent, tmp_path)
+    other = own_memory(3)
+    other.load(path)
+    seen = [list(shown) for shown in other.memory.recent_observations]
+    # steps 11 and 12 of episodes of 5: 11 and 12 begin at observations 10 and 11
+    np.testing.assert_allclose(seen[-2:], [[0.0, 3 / 7], [0.2, 4 / 7]], atol=1e-6)
 
 
 def test_a_run_whose_place_could_not_be_told_is_not_taken_for_a_new_one(tmp_path):

@@ -254,6 +254,7 @@ def _restore_trainer(agent, state, allow, report) -> None:
     report.restored += ["weights", "targets", "optimizer slots"]
 
 
+        memory.set_window(agent.memory, state["window"])
 def _restore_run(agent, state, allow, report) -> None:
     run, environment = state["run"], state["environment"]
     held = state["agent"]
