@@ -354,6 +354,16 @@ def test_the_acting_window_does_not_depend_on_what_a_memory_says_of_itself(tmp_p
     np.testing.assert_allclose(seen[-2:], [[0.0, 3 / 7], [0.2, 4 / 7]], atol=1e-6)
 
 
+def test_a_memory_of_another_kind_goes_on_as_it_is_where_that_is_allowed(tmp_path):
+    agents = [own_memory(1), counting.new_agent()]
+    for number, (writes, reads) in enumerate([agents, reversed(agents)]):
+        path = run_of(writes, tmp_path / str(number))[1]
+        with pytest.raises(CheckpointError, match="memory"):
+            reads.load(path)
+        report = reads.load(path, allow=("memory",))
+        assert "memory: goes on as it is, allowed" in report.ignored
+
+
 def test_a_run_whose_place_could_not_be_told_is_not_taken_for_a_new_one(tmp_path):
     class Silent(Callback):
         def get_state(self):

@@ -49,10 +49,10 @@ def load(agent, path, *, allow=()) -> Report:
     _check_parts(agent, state["parts"], allow)
     _prepare(agent, state)
     agent.trainer.check(state["trainer"])
-    _check_memory(agent, state["memory"], saved)
+    _check_memory(agent, state["memory"], saved, allow)
     # nothing is refused from here on
     restore_parts(agent, state["parts"], allow, report)
-    _restore_memory(agent, state["memory"], saved, report)
+    _restore_memory(agent, state["memory"], saved, allow, report)
     _restore_trainer(agent, state["trainer"], allow, report)
     _restore_run(agent, state, allow, report)
     parts.set_global_generators(state["generators"])
@@ -222,8 +222,14 @@ def restore_parts(agent, saved, allow=(), report=None) -> None:
             report.absent.append(f"{name}.{attribute}: {reason}")
 
 
-def _check_memory(agent, state, saved) -> None:
-    if state is None:
+def _goes_on(agent, state, allow) -> bool:
+    """Whether the memory stays as it is: one of another kind, or of the user's own, allowed."""
+    both_pools = agent.on_pool and (state is None or "ring" in state)
+    return not both_pools and _is_left("memory", allow)
+
+
+def _check_memory(agent, state, saved, allow) -> None:
+    if state is None or _goes_on(agent, state, allow):
         return
     if agent.on_pool:
         memory.check(agent.memory, state, saved)
@@ -231,9 +237,11 @@ def _check_memory(agent, state, saved) -> None:
         parts.check("memory", agent.memory, state)
 
 
-def _restore_memory(agent, state, saved, report) -> None:
+def _restore_memory(agent, state, saved, allow, report) -> None:
     kind = type(agent.memory).__name__
-    if agent.on_pool:
+    if _goes_on(agent, state, allow):
+        report.ignored.append("memory: goes on as it is, allowed")
+    elif agent.on_pool:
         if state is None:
             memory.clear(agent.memory)
             report.absent.append("memory: it was empty")
@@ -246,6 +254,7 @@ def _restore_memory(agent, state, saved, report) -> None:
         report.absent.append(f"memory: {kind} has no get_state(), so what it held is gone")
     else:
         parts.set_state(agent.memory, state)
+        memory.set_window(agent.memory, state["window"])
         report.restored.append("memory")
 
 
@@ -254,7 +263,6 @@ def _restore_trainer(agent, state, allow, report) -> None:
     report.restored += ["weights", "targets", "optimizer slots"]
 
 
-        memory.set_window(agent.memory, state["window"])
 def _restore_run(agent, state, allow, report) -> None:
     run, environment = state["run"], state["environment"]
     held = state["agent"]
