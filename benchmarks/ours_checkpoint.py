@@ -74,10 +74,10 @@ def size(args, folder):
 class SaveEveryOther(keras.callbacks.Callback):
     """Times stretches of steps, and has a checkpoint written in the middle of every second one."""
 
-    def __init__(self, agent, path, warmup, stretches):
+    def __init__(self, agent, path, warmup):
         super().__init__()
         self.agent, self.path, self.warmup = agent, path, warmup
-        self.steps, self.stretches, self.times_s = 0, stretches, []
+        self.steps, self.times_s = 0, []
 
     def on_step_end(self, step, logs=None):
         self.steps += 1
@@ -92,7 +92,7 @@ def steps(args, folder):
     """Share of the step rate that a checkpoint every 10,000 steps of CartPole costs."""
     agent, env = dqn_cartpole(args.seed)
     stretches = 2 * args.windows
-    watch = SaveEveryOther(agent, folder / "run", args.warmup, stretches)
+    watch = SaveEveryOther(agent, folder / "run", args.warmup)
     env.reset(seed=args.seed)
     agent.fit(env, args.warmup + stretches * EVERY, callbacks=[watch], verbose=0, visualize=False)
     taken_s = np.diff(watch.times_s)

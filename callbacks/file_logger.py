@@ -107,7 +107,8 @@ class FileLogger(Callback):
             self.save_data()
         except OSError as error:
             warnings.warn(
-                f"{self.filepath}: {len(self._lines)} lines wait, it cannot be written: {error}",
+                f"{self.filepath} cannot be written: {error}. Episodes that wait for it: "
+                f"{len(self._lines)}. Make room for them before the run ends.",
                 stacklevel=2,
             )
 

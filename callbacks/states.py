@@ -6,8 +6,6 @@ it began are taken; what was passed to the constructor is not, so it can be chan
 Bars and printed lines start anew.
 """
 
-import numpy as np
-
 from kerasrl_gpu import attributes
 from kerasrl_gpu.callbacks import log_files
 from kerasrl_gpu.errors import CheckpointError
@@ -46,7 +44,7 @@ def get_state(callback, began: dict) -> dict:
         state = {
             name: value
             for name, value in plain(callback).items()
-            if name not in began or not _same(value, began[name])
+            if name not in began or not attributes.same(value, began[name])
         }
     return {"class": class_name(callback), "state": state, "files": log_files.marks(callback)}
 
@@ -98,11 +96,3 @@ def _copied(value):
         return attributes.copied(value)
     except CheckpointError:
         return _NOT_PLAIN
-
-
-def _same(one, other) -> bool:
-    try:
-        np.testing.assert_equal(one, other)
-    except AssertionError:
-        return False
-    return type(one) is type(other)

@@ -334,8 +334,15 @@ class Agent(keras_rl.Agent):
         Takes over the models' weights where somebody changed them. An episode that was left open
         is closed as truncated, unless this run goes on with it, or tests on another environment.
 
+        Args:
+            training: whether it is a `fit`.
+            resumed: whether it goes on where one was left; the step counter stays then.
+
         Returns:
             the seed of the environment's first reset; None where the agent has no seed.
+
+        Raises:
+            ArgumentError: inside a `fit` or `test`.
         """
         return self.runs.begin(env, training, resumed)
 
@@ -343,7 +350,7 @@ class Agent(keras_rl.Agent):
         """Finish what is queued, and give the Keras models their weights; `Run` calls it.
 
         Args:
-            left: where a training run was left, see `run.Left`.
+            left: where a training run was left, see `runs.Left`.
         """
         self.runs.end(left)
 

@@ -45,7 +45,7 @@ class BackendError(KerasRLError, RuntimeError):
     """The Keras backend is one that this package has no engine for."""
 
 
-def describe(error: BaseException) -> str:
+def in_words(error: BaseException) -> str:
     """An error inside another text; its class is named where its message may not say enough."""
     return str(error) if isinstance(error, KerasRLError) else f"{type(error).__name__}: {error}"
 

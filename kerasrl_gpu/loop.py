@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from kerasrl_gpu import callbacks as cb
 from kerasrl_gpu.errors import ArgumentError, CheckpointError, check_count
+from kerasrl_gpu.resume import restoring
 from kerasrl_gpu.resume.report import Report
-from kerasrl_gpu.run import Run
+from kerasrl_gpu.run import Options, Run
 
 
 def fit(
@@ -56,33 +57,19 @@ def fit(
         History; its `completed` and `reason` say how the run ended, `resumed` what was resumed.
 
     Raises:
+        NotCompiled: `compile` was not called.
+        ArgumentError: an argument that cannot be honoured; resume=True with nothing to go on from.
         CheckpointError: there is nothing to resume, or it does not fit; says what and why.
     """
-    options = _checked(
-        agent,
-        nb_max_episode_steps,
-        start_step_policy,
-        nb_steps=nb_steps,
-        action_repetition=action_repetition,
-        nb_max_start_steps=nb_max_start_steps,
-        log_interval=log_interval,
-    )
-    nb_steps, log_interval = options.pop("nb_steps"), options.pop("log_interval")
+    options = _options(agent, action_repetition, nb_max_start_steps, nb_max_episode_steps)
+    nb_steps = check_count("nb_steps", nb_steps)
+    log_interval = check_count("log_interval", log_interval, 1)
     loggers = {1: [cb.TrainIntervalLogger(interval=log_interval)], 2: [cb.TrainEpisodeLogger()]}
     extra = loggers.get(min(verbose, 2), []) + ([cb.Visualizer()] if visualize else [])
-    allow = (allow,) if isinstance(allow, str) else tuple(allow)
+    callbacks, params = _listed(callbacks, extra), {"nb_steps": nb_steps}
+    allow = restoring.allowed(agent, allow)
     left = _left(agent, resume, allow)
-    run = Run(
-        agent,
-        env,
-        callbacks,
-        extra,
-        {"nb_steps": nb_steps},
-        training=True,
-        left=left,
-        allow=allow,
-        **options,
-    )
+    run = Run(agent, env, callbacks, params, options, start_step_policy, left=left, allow=allow)
     if left is not None:
         run.history.resumed = agent.resumed
         if verbose:
@@ -115,17 +102,11 @@ def test(
     Returns:
         History with one entry an episode.
     """
-    options = _checked(
-        agent,
-        nb_max_episode_steps,
-        start_step_policy,
-        nb_episodes=nb_episodes,
-        action_repetition=action_repetition,
-        nb_max_start_steps=nb_max_start_steps,
-    )
-    nb_episodes = options.pop("nb_episodes")
+    options = _options(agent, action_repetition, nb_max_start_steps, nb_max_episode_steps)
+    nb_episodes = check_count("nb_episodes", nb_episodes)
     extra = ([cb.TestLogger()] if verbose else []) + ([cb.Visualizer()] if visualize else [])
-    run = Run(agent, env, callbacks, extra, {"nb_episodes": nb_episodes}, training=False, **options)
+    callbacks, params = _listed(callbacks, extra), {"nb_episodes": nb_episodes}
+    run = Run(agent, env, callbacks, params, options, start_step_policy, training=False)
     with run.running():
         while run.episode < nb_episodes and not agent.stop_training:
             run.step()
@@ -156,14 +137,20 @@ def _left(agent, resume, allow):
     return left
 
 
-def _checked(agent, nb_max_episode_steps, start_step_policy, **counts) -> dict:
+def _options(agent, action_repetition, nb_max_start_steps, nb_max_episode_steps) -> Options:
     """The options as whole numbers; raises before anything has begun."""
     agent.check_compiled()
-    least = {"action_repetition": 1, "log_interval": 1}
-    options = {name: check_count(name, n, least.get(name, 0)) for name, n in counts.items()}
     if nb_max_episode_steps is not None:
         nb_max_episode_steps = check_count("nb_max_episode_steps", nb_max_episode_steps)
-    return options | {
-        "nb_max_episode_steps": nb_max_episode_steps,
-        "start_step_policy": start_step_policy,
-    }
+    return Options(
+        check_count("action_repetition", action_repetition, 1),
+        check_count("nb_max_start_steps", nb_max_start_steps),
+        nb_max_episode_steps,
+    )
+
+
+def _listed(callbacks, extra) -> list:
+    """The user's callbacks, and the loggers that a run was asked for behind them."""
+    if not isinstance(callbacks or [], (list, tuple)):
+        raise ArgumentError(f"callbacks={callbacks!r}; pass a list of them, callbacks=[...].")
+    return [*(callbacks or []), *extra]

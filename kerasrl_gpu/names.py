@@ -6,7 +6,7 @@ _PACKAGES = ("kerasrl_gpu", "rl", "keras")
 
 
 def class_name(thing) -> str:
-    """ "module:Name" of an object's class."""
+    """An object's class as "module:Name"."""
     return f"{type(thing).__module__}:{type(thing).__qualname__}"
 
 

@@ -11,40 +11,33 @@ import numpy as np
 from kerasrl_gpu import callbacks as cb
 from kerasrl_gpu import snapshots
 from kerasrl_gpu.environment import Environment, add_numbers, warn_of_stacked_frames
-from kerasrl_gpu.errors import (
-    ArgumentError,
-    CheckpointError,
-    ObservationError,
-    SnapshotError,
-)
+from kerasrl_gpu.errors import CheckpointError, ObservationError, SnapshotError
 from kerasrl_gpu.interrupts import Interrupts
 from kerasrl_gpu.observations import as_reward
+from kerasrl_gpu.runs import Left
 
-OPTIONS = ("action_repetition", "nb_max_start_steps", "nb_max_episode_steps")
 
+class Options(NamedTuple):
+    """What decides how a run plays; see `fit`. Another run may go on only with the same."""
 
-class Left(NamedTuple):
-    """Where a training run was left between two steps, for `resume` to go on there.
-
-    Attributes:
-        state: `Run.get_state`.
-        env: the environment that stands there still; None where only the snapshot does.
-        snapshot: `snapshots.take` of it, from a checkpoint.
-        reason: why its open episode cannot go on; None where it can.
-    """
-
-    state: dict
-    env: object = None
-    snapshot: dict | None = None
-    reason: str | None = None
+    action_repetition: int
+    nb_max_start_steps: int
+    nb_max_episode_steps: int | None
 
 
 class Run:
     """One call of `fit` or `test`: the environment, the callbacks and the open episode.
 
     Args:
+        callbacks: in the order in which they are called; the run's History comes after them.
+        params: {"nb_steps": n} or {"nb_episodes": n}, which callbacks get.
+        start_policy: observation -> action of start steps; None draws from the action space.
+        training: whether it is a `fit`.
         left: where an earlier run was left, to go on from there; None starts anew.
         allow: names of options that may be others than that run's, and "environment".
+
+    Raises:
+        CheckpointError: this run cannot go on where that one was left.
     """
 
     def __init__(
@@ -52,25 +45,21 @@ class Run:
         agent,
         env,
         callbacks,
-        extra,
         params,
+        options,
+        start_policy,
         *,
-        training,
-        start_step_policy,
+        training=True,
         left=None,
         allow=(),
-        **options,
     ):
         self.agent, self.processor, self.training = agent, agent.processor, training
         self.environment, self.interrupts = Environment(env), Interrupts()
         if agent.on_pool:
             warn_of_stacked_frames(env, agent.memory.window_length)
-        if not isinstance(callbacks or [], (list, tuple)):
-            raise ArgumentError(f"callbacks={callbacks!r}; pass a list of them, callbacks=[...].")
-        self.options, self.start_policy = options, start_step_policy
-        self.repetition, self.max_start_steps, self.max_steps = (options[n] for n in OPTIONS)
+        self.options, self.start_policy = options, start_policy
         self.history = cb.History()
-        self.callbacks = cb.CallbackList([*(callbacks or []), *extra, self.history])
+        self.callbacks = cb.CallbackList([*callbacks, self.history])
         self._left, self._inside, ahead = left, False, None
         if left is not None:
             self._check_options(left, allow)
@@ -128,7 +117,7 @@ class Run:
             "observation": self.observation,
             "seed": self._seed,
             "random": self._random.bit_generator.state,
-            "options": dict(self.options),
+            "options": self.options._asdict(),
             "callbacks": self.callbacks.get_state(),
         }
 
@@ -139,7 +128,7 @@ class Run:
 
     def _check_options(self, left, allow):
         for name, value in left.state["options"].items():
-            here = self.options[name]
+            here = getattr(self.options, name)
             if here == value:
                 continue
             if name not in allow:
@@ -198,7 +187,8 @@ class Run:
         if self.processor is not None:
             action = self.processor.process_action(action)
         seen, reward, ended, truncated, info = self._act(action)
-        if not ended and self.max_steps and self.episode_step >= self.max_steps - 1:
+        most = self.options.nb_max_episode_steps
+        if not ended and most and self.episode_step >= most - 1:
             ended = truncated = True
         agent.truncated, agent.upcoming = truncated, None if ended else seen
         metrics = agent.backward(reward, terminal=ended)
@@ -225,7 +215,7 @@ class Run:
     def _act(self, action):
         """Repeat an action; (observation, reward summed, ended, truncated, info summed)."""
         total, infos = 0.0, None
-        for _ in range(self.repetition):
+        for _ in range(self.options.action_repetition):
             self.callbacks.on_action_begin(action)
             observation, reward, terminated, truncated, info = self._env_step(action)
             total += as_reward(reward)
@@ -255,9 +245,10 @@ class Run:
         self.agent.reset_states()
         self.episode_step, self.episode_reward = 0, 0.0
         self._reset()
-        if not self.max_start_steps:
+        most = self.options.nb_max_start_steps
+        if not most:
             return
-        for _ in range(int(self._random.integers(self.max_start_steps + 1))):
+        for _ in range(int(self._random.integers(most + 1))):
             if self.start_policy is None:
                 action = self.environment.env.action_space.sample()
             else:
@@ -271,7 +262,7 @@ class Run:
             if terminated or truncated:
                 warnings.warn(
                     "the episode ended during its random start steps; lower "
-                    f"nb_max_start_steps={self.max_start_steps}.",
+                    f"nb_max_start_steps={most}.",
                     stacklevel=2,
                 )
                 return self._reset()

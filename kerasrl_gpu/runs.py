@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import warnings
+from typing import NamedTuple
 
-from kerasrl_gpu import preparing
-from kerasrl_gpu.errors import ArgumentError, describe
-from kerasrl_gpu.resume import restoring, saving
+from kerasrl_gpu import attributes, preparing
+from kerasrl_gpu.errors import ArgumentError, in_words
+from kerasrl_gpu.resume import saving
 from kerasrl_gpu.resume.report import Report
+
+
+class Left(NamedTuple):
+    """Where a training run was left between two steps, for `resume` to go on there.
+
+    Attributes:
+        state: `Run.get_state`.
+        env: the environment that stands there still; None where only the snapshot does.
+        snapshot: `snapshots.take` of it, from a checkpoint.
+        reason: why its open episode cannot go on; None where it can.
+    """
+
+    state: dict
+    env: object = None
+    snapshot: dict | None = None
+    reason: str | None = None
 
 
 class Runs:
@@ -44,7 +61,7 @@ class Runs:
         preparing.look_at_processor(agent)
         if not training and self.left is not None and self.left.env is not env:
             # the open training episode waits while a test plays on its own
-            self._aside = restoring.acting_state(agent)
+            self._aside = _acting_state(agent)
             agent.recorder.forget()
         elif not resumed:
             self.close_episode()
@@ -69,15 +86,18 @@ class Runs:
         agent.sync()
         if self._aside is not None:
             aside, self._aside = self._aside, None
-            restoring.take_acting_state(agent, aside)
+            _take_acting_state(agent, aside)
 
     def left_by(self, run):
         """Where a training run was left; None, and a warning, where that cannot be told."""
         try:
             return run.left()
         except Exception as error:  # a callback's get_state, or a full disk under its log
-            text = f"nothing can go on from where this run ended: {describe(error)}"
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(
+                "nothing can go on from where this run ended: "
+                f"{in_words(error).rstrip('.')}. Resume from a checkpoint instead.",
+                stacklevel=2,
+            )
             return None
 
     def leave(self, left) -> None:
@@ -118,8 +138,31 @@ class Runs:
         self._requests[path] = keep
 
     def save_requested(self) -> None:
-        """Write the checkpoints that were asked for during this step."""
+        """Write the checkpoints that were asked for; where that fails, a warning says so."""
         if self._requests:
             requests, self._requests = self._requests, {}
             for path, keep in requests.items():
                 saving.write_or_warn(self._agent, path, keep)
+
+
+def _acting_state(agent) -> dict:
+    """What playing another episode would disturb, of the one that is open."""
+    agent.flush()
+    window = [list(agent.memory.recent_observations), list(agent.memory.recent_terminals)]
+    noise = {
+        name: attributes.capture(part, skip=("agent", "env"))[0]
+        for name, part in agent.parts().items()
+        if hasattr(part, "reset_states")
+    }
+    return {"window": window, "noise": noise, "agent": agent.get_acting_state()}
+
+
+def _take_acting_state(agent, state: dict) -> None:
+    """Go on with the episode that `_acting_state` was asked about."""
+    held = (agent.memory.recent_observations, agent.memory.recent_terminals)
+    for deque, values in zip(held, state["window"], strict=True):
+        deque.clear()
+        deque.extend(values)
+    for name, noise in state["noise"].items():
+        attributes.restore(agent.parts()[name], noise)
+    agent.set_acting_state(state["agent"])

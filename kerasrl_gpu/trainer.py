@@ -61,7 +61,11 @@ class Trainer:
         self.publish()  # what the user's models held before does not count any more
 
     def set_weights(self, online: dict, target: dict | None = None) -> None:
-        """Take networks, and targets where they are given, from `get_state`'s parts."""
+        """Take networks, and targets where they are given, from `get_state`'s parts.
+
+        Raises:
+            CheckpointError: other networks; nothing has changed then.
+        """
         self._state = self.mirror.set_state(self.state, {"online": online, "target": target})
         self.publish()
 

@@ -11,11 +11,12 @@ import gymnasium
 import keras
 import numpy as np
 
-from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, checkpoint
+from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, checkpoint, engine
 from kerasrl_gpu.callbacks import Callback, RunCheckpoint
 from kerasrl_gpu.policy import BoltzmannGumbelQPolicy, EpsGreedyQPolicy, LinearAnnealedPolicy
 from kerasrl_gpu.processors import Processor, WhiteningNormalizerProcessor
 from kerasrl_gpu.random import GaussianWhiteNoiseProcess, OrnsteinUhlenbeckProcess
+from kerasrl_gpu.resume import memory, parts
 
 LIVED_ON = 23  # steps between the checkpoint and the kill
 
@@ -129,6 +130,22 @@ def pong():
     )  # fmt: skip
     agent.compile(keras.optimizers.Adam(1e-3))
     return env, agent
+
+
+def everything(agent) -> dict:
+    """All that decides what comes next, on the host."""
+    agent.flush()
+    return {
+        "trainer": agent.trainer.get_state(),
+        "pool": engine.to_host(
+            engine.take_rows(agent.memory.pool, np.arange(len(agent.memory.ring)))
+        ),
+        "memory": memory.get_state(agent.memory),
+        "agent": agent.get_state(),
+        "parts": {name: parts.get_state(part) for name, part in agent.parts().items()},
+        "numpy": np.random.get_state(legacy=False),  # noqa: NPY002
+        "python": random.getstate(),
+    }
 
 
 # name -> steps up to the checkpoint, in the middle of an episode

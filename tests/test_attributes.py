@@ -2,6 +2,7 @@
 
 import enum
 import functools
+import math
 import random
 from collections import OrderedDict, deque
 
@@ -160,6 +161,36 @@ def test_plain_data_comes_back_as_it_was(tree):
     attributes.restore(fresh, attributes.copied(state))
     assert same(fresh.tree, tree)
     assert same(attributes.copied(tree), tree)
+
+
+@given(tree=trees, other=trees)
+def test_equal_trees_are_the_same_and_others_are_not(tree, other):
+    assert attributes.same(tree, attributes.copied(tree))
+    if same(tree, other):
+        assert attributes.same(tree, other)
+    assert not attributes.same([tree, 1], [other, 2])
+    assert not attributes.same({"a": tree}, {"a": tree, "b": other})
+
+
+@pytest.mark.parametrize(
+    "one, other, equal",
+    [
+        ([1, (2, math.nan)], (1, [2, math.nan]), True),
+        (np.array([1.0, math.nan]), np.array([1.0, math.nan]), True),
+        (np.array(["a"]), np.array(["a"]), True),
+        (np.array([1.0]), np.array([[1.0]]), False),
+        (np.array([1.0, 2.0]), [1.0, 2.0], True),
+        (np.array([1.0, 2.0]), [1.0, 3.0], False),
+        (deque([np.zeros(2)]), deque([np.zeros(2)]), True),
+        (deque([np.zeros(2)]), deque([np.ones(2)]), False),
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, False),
+        (None, np.zeros(1), False),
+        ([], [[]], False),
+    ],
+)
+def test_what_is_the_same(one, other, equal):
+    assert attributes.same(one, other) is equal
+    assert attributes.same(other, one) is equal
 
 
 def test_what_was_captured_is_nobodys():

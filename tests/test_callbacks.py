@@ -984,6 +984,6 @@ def test_a_log_that_cannot_be_written_for_a_while_loses_no_line(tmp_path):
                 (tmp_path / "away").rename(folder)
 
     log = FileLogger(folder / "log.jsonl")
-    with pytest.warns(UserWarning, match="lines wait, it cannot be written"):
+    with pytest.warns(UserWarning, match=r"log.jsonl cannot be written: .*Make room"):
         fit(Agent(), [log, Away()], [[step(1.0, 0.5)]] * 5)
     assert FileLogger.read(folder / "log.jsonl")["episode"] == [0, 1, 2, 3, 4]

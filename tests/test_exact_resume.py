@@ -1,6 +1,5 @@
 """2n steps are n steps, a kill, a resume and n steps: bit for bit."""
 
-import random
 import signal
 import subprocess
 import sys
@@ -10,28 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scenarios
-from scenarios import SCENARIOS, Trace
+from scenarios import SCENARIOS, Trace, everything
 
-from kerasrl_gpu import checkpoint, engine
-from kerasrl_gpu.resume import parts
+from kerasrl_gpu import checkpoint
 
 GO_ON = 1_000  # steps that are compared after the resume
-
-
-def everything(agent) -> dict:
-    """All that decides what comes next, on the host."""
-    agent.flush()
-    return {
-        "trainer": agent.trainer.get_state(),
-        "pool": engine.to_host(
-            engine.take_rows(agent.memory.pool, np.arange(len(agent.memory.ring)))
-        ),
-        "ring": agent.memory.ring.get_state(),
-        "agent": agent.get_state(),
-        "parts": {name: parts.get_state(part) for name, part in agent.parts().items()},
-        "numpy": np.random.get_state(legacy=False),  # noqa: NPY002
-        "python": random.getstate(),
-    }
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import scenarios
-from test_exact_resume import everything
+from scenarios import everything
 
 import kerasrl_gpu
 from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, policy
@@ -468,16 +468,15 @@ def test_weights_set_before_a_load_do_not_outlive_it(plain):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The checkpoint of an agent that trained in episodes of at most 7 steps."""
+    """(agent, its checkpoint) after a run in episodes of at most 7 steps."""
     agent = dqn()
     env = gymnasium.make("CartPole-v1")
     agent.fit(env, STEPS, nb_max_episode_steps=7, verbose=0)
-    agent.save(tmp_path_factory.mktemp("run"))
-    return agent, agent.runs.resumed, agent.save(tmp_path_factory.mktemp("run"))
+    return agent, agent.save(tmp_path_factory.mktemp("run"))
 
 
 def test_another_optimizer_goes_on_with_the_old_moments_and_its_own_rate(trained):
-    agent, _, path = trained
+    agent, path = trained
     other = dqn(optimizer=keras.optimizers.Adam(1e-3))
     other.optimizer.learning_rate = 0.25
     other.load(path, allow="optimizer")
@@ -492,19 +491,19 @@ def test_another_optimizer_goes_on_with_the_old_moments_and_its_own_rate(trained
     assert other.trainer.get_state()["slots"]["model"][rate] == np.float32(1e-3)
 
 
-def test_other_options_of_fit_are_refused_by_name(trained, capsys):
-    _, _, path = trained
+def test_other_options_of_fit_are_refused_by_name(trained):
+    _, path = trained
     other, env = dqn(), gymnasium.make("CartPole-v1")
     options = {"resume": path, "nb_max_episode_steps": 9, "verbose": 0}
     with pytest.raises(CheckpointError, match=r"nb_max_episode_steps=7, this one has 9.*allow="):
         other.fit(env, STEPS + 2, **options)
-    history = other.fit(env, STEPS + 2, **options, allow=("nb_max_episode_steps",))
+    history = other.fit(env, STEPS + 2, **options, allow="nb_max_episode_steps")
     assert history.resumed.ignored == ["nb_max_episode_steps=7: 9 was allowed"]
     assert other.step == STEPS + 2
 
 
 def test_a_report_reads_well(trained, capsys):
-    _, _, path = trained
+    _, path = trained
     agent = dqn(memory=DeviceMemory(limit=30), gamma=0.5)
     agent.fit(
         gymnasium.make("CartPole-v1", max_episode_steps=100), STEPS + 1, resume=path,

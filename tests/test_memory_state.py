@@ -13,13 +13,13 @@ import pytest
 import scenarios
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scenarios import everything
 
 from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, checkpoint, engine
 from kerasrl_gpu.errors import CheckpointError, PoolTooLarge
 from kerasrl_gpu.pool import ranges
 from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.resume import memory as memory_state
-from kerasrl_gpu.resume import parts
 
 BACKENDS = {"jax": "tensorflow", "tensorflow": "jax"}
 
@@ -309,16 +309,6 @@ def trained(tmp_path_factory):
         agent.fit(gymnasium.make("CartPole-v1"), 40, verbose=0)
         agent.save(path)
     return agent, path
-
-
-def everything(agent):
-    return (
-        agent.trainer.get_state(),
-        memory_state.get_state(agent.memory),
-        rows_on_device(agent.memory),
-        agent.get_state(),
-        {name: parts.get_state(part) for name, part in agent.parts().items()},
-    )
 
 
 def damage(file):

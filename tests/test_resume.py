@@ -19,6 +19,22 @@ N, GO_ON = 300, 200
 
 
 @pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """(environment, agent, checkpoint from before its first run); compiling is what takes time."""
+    scenarios.begin()
+    env, agent = scenarios.cartpole_soft()
+    return env, agent, agent.save(tmp_path_factory.mktemp("first"))
+
+
+@pytest.fixture
+def begun(compiled):
+    """(environment, agent) before the first step, whatever the test before made of them."""
+    env, agent, first = compiled
+    agent.load(first)
+    return env, agent
+
+
+@pytest.fixture(scope="module")
 def unbroken():
     """(rows of every step, history, weights) of a run in one piece."""
     scenarios.begin()
@@ -29,12 +45,23 @@ def unbroken():
 
 
 @pytest.fixture
-def stopped():
+def stopped(begun):
     """(environment, agent) after N steps, in the middle of an episode."""
-    scenarios.begin()
-    env, agent = scenarios.cartpole_soft()
+    env, agent = begun
     agent.fit(env, N, verbose=0)
     return env, agent
+
+
+@pytest.fixture(scope="module")
+def compiled_too():
+    """(environment, agent with other weights)."""
+    return scenarios.cartpole_soft()
+
+
+@pytest.fixture
+def other(compiled_too):
+    """(environment, another agent), which keeps what the test before made of it."""
+    return compiled_too
 
 
 def goes_on_like(unbroken, agent, env, resume):
@@ -65,7 +92,7 @@ def test_saving_disturbs_nothing(unbroken, stopped, tmp_path):
 
     class Saves(Callback):
         def on_step_end(self, episode_step, logs=None):
-            if logs["action"] == 1:
+            if self.agent.step % 9 == 0:
                 assert self.agent.save(tmp_path, keep=1) is None
 
     rows, history, _ = unbroken
@@ -102,49 +129,45 @@ def test_a_processor_that_changes_as_it_is_asked_does_not_notice_a_save(tmp_path
     assert agent.processor.own.bit_generator.state == own
 
 
-def test_a_checkpoint_between_two_episodes(unbroken, tmp_path):
+def test_a_checkpoint_between_two_episodes(unbroken, begun, other, tmp_path):
     rows, history, _ = unbroken
     at_an_end = history["nb_steps"][3]
-    scenarios.begin()
-    env, agent = scenarios.cartpole_soft()
+    env, agent = begun
     agent.fit(env, at_an_end, verbose=0)
     assert agent.runs.left.state["observation"] is None
     agent.save(tmp_path)
-    env, other = scenarios.cartpole_soft()
+    env, other = other
     trace = Trace()
     again = other.fit(env, N + GO_ON, callbacks=[trace], verbose=0, resume=tmp_path)
     assert trace.rows == rows[at_an_end:]
     assert again.history == history
 
 
-def test_a_checkpoint_from_before_the_first_run(unbroken, tmp_path):
-    scenarios.begin()
-    _, agent = scenarios.cartpole_soft()
-    agent.save(tmp_path)
-    env, other = scenarios.cartpole_soft()  # with other weights
+def test_a_checkpoint_from_before_the_first_run(unbroken, compiled, other):
+    env, other = other
     trace = Trace()
-    other.fit(env, 100, callbacks=[trace], verbose=0, resume=tmp_path)
+    other.fit(env, 100, callbacks=[trace], verbose=0, resume=compiled[-1])
     assert trace.rows == unbroken[0][:100]
 
 
 def test_a_checkpoint_that_was_loaded_can_be_written_again_before_it_is_resumed(
-    unbroken, stopped, tmp_path
+    unbroken, stopped, other, tmp_path
 ):
     _, agent = stopped
     agent.save(tmp_path / "one")
-    env, other = scenarios.cartpole_soft()
-    other.load(tmp_path / "one")
-    other.save(tmp_path / "two")
-    env, third = scenarios.cartpole_soft()
+    _, second = scenarios.cartpole_soft()
+    second.load(tmp_path / "one")
+    second.save(tmp_path / "two")
+    env, third = other
     goes_on_like(unbroken, third, env, resume=tmp_path / "two")
 
 
 def test_without_resume_the_counter_starts_again_and_the_episode_is_closed(stopped):
     env, agent = stopped
-    rows = agent.memory.nb_entries
-    assert agent.fit(env, 5, verbose=0).history.get("nb_steps", [5])[-1] <= 5
-    assert agent.step == 5
-    assert agent.memory.nb_entries >= min(rows + 6, agent.memory.limit)
+    rows, trace = agent.memory.nb_entries, Trace()
+    agent.fit(env, 5, callbacks=[trace], verbose=0)
+    assert (agent.step, len(trace.rows)) == (5, 5)
+    assert agent.memory.nb_entries == rows + 1 + 5  # the last observation of what was open, 5 steps
 
 
 def test_nb_steps_means_until(stopped):
@@ -224,12 +247,12 @@ class Locked(gymnasium.Env):
         return np.full(4, step, np.float32), 1.0, step == 20, False, {}
 
 
-def test_an_environment_that_cannot_be_saved_ends_its_episode_as_truncated(tmp_path):
-    _, agent = scenarios.cartpole_soft()
+def test_an_environment_that_cannot_be_saved_ends_its_episode_as_truncated(begun, other, tmp_path):
+    _, agent = begun
     agent.fit(Locked(), 50, verbose=0)  # 20 + 20 + 10 steps
     with pytest.warns(UserWarning, match="the environment is not in the checkpoint: .* in steps"):
         path = agent.save(tmp_path)
-    _, other = scenarios.cartpole_soft()
+    _, other = other
     history = other.fit(Locked(), 75, verbose=0, resume=path)
     assert len(other.resumed.absent) == 1
     assert "keeps part of its state in steps" in other.resumed.absent[0]
@@ -244,8 +267,8 @@ def test_an_environment_that_cannot_be_saved_ends_its_episode_as_truncated(tmp_p
     assert other.step == 75
 
 
-def test_a_step_that_was_broken_off_ends_the_episode(tmp_path):
-    _, agent = scenarios.cartpole_soft()
+def test_a_step_that_was_broken_off_ends_the_episode(begun):
+    _, agent = begun
     env = Locked(fails_at=7)
     with pytest.raises(OSError, match="simulator"):
         agent.fit(env, 50, verbose=0)
@@ -383,10 +406,10 @@ def test_a_run_whose_place_could_not_be_told_is_not_taken_for_a_new_one(tmp_path
     assert other.memory.nb_entries == 8 + 1 + 9 + 1
 
 
-def test_another_environment_is_a_mismatch_unless_it_is_allowed(stopped, tmp_path):
+def test_another_environment_is_a_mismatch_unless_it_is_allowed(stopped, other, tmp_path):
     _, agent = stopped
     path = agent.save(tmp_path)
-    _, other = scenarios.cartpole_soft()
+    _, other = other
     with pytest.raises(CheckpointError, match=r"environment.*allow=\('environment',\)"):
         other.fit(gymnasium.make("CartPole-v0"), N + 9, verbose=0, resume=path)
     assert not other.in_loop
@@ -397,20 +420,10 @@ def test_another_environment_is_a_mismatch_unless_it_is_allowed(stopped, tmp_pat
     assert other.step == N + 9
 
 
-def test_an_option_of_fit_is_a_mismatch_unless_it_is_allowed(stopped, tmp_path):
-    env, agent = stopped
-    with pytest.raises(CheckpointError, match=r"nb_max_episode_steps=None, this one has 30"):
-        agent.fit(env, N + 9, verbose=0, resume=True, nb_max_episode_steps=30)
-    agent.fit(
-        env, N + 9, verbose=0, resume=True, nb_max_episode_steps=30, allow="nb_max_episode_steps"
-    )
-    assert agent.step == N + 9
-
-
-def test_the_report_is_printed_and_returned(stopped, tmp_path, capsys):
+def test_the_report_is_printed_and_returned(stopped, other, tmp_path, capsys):
     _, agent = stopped
     path = agent.save(tmp_path)
-    env, other = scenarios.cartpole_soft()
+    env, other = other
     history = other.fit(env, N + 2, resume=tmp_path)
     assert history.resumed is other.resumed
     assert history.resumed.path == path
@@ -418,3 +431,28 @@ def test_the_report_is_printed_and_returned(stopped, tmp_path, capsys):
     assert f"Resumed {path} at step {N}" in printed
     assert "restored: policy, test_policy, memory" in printed
     assert f"Training begins at step {N}" in printed
+
+
+def test_a_damaged_pool_falls_back_to_the_checkpoint_before(unbroken, stopped, tmp_path):
+    env, agent = stopped
+    before = agent.save(tmp_path)
+    agent.fit(env, N + 20, verbose=0, resume=True)
+    newest = agent.save(tmp_path)
+    [file] = (newest / "pool").iterdir()
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    env, other = scenarios.cartpole_soft()
+    with pytest.raises(CheckpointError, match=r"sha256 .* agent\.load_weights\(path\)"):
+        other.load(newest)
+    with pytest.warns(UserWarning, match="Falling back to the checkpoint before it"):
+        goes_on_like(unbroken, other, env, resume=tmp_path)
+    assert other.resumed.path == before
+
+
+def test_a_name_in_allow_that_means_nothing_is_told(stopped, tmp_path):
+    env, agent = stopped
+    with pytest.raises(ArgumentError, match=r"allow=\['gama'\]; pass some of .*'gamma'"):
+        agent.load(agent.save(tmp_path), allow=("gama",))
+    with pytest.raises(ArgumentError, match=r"allow=\['enviroment'\]"):
+        agent.fit(env, N + 1, resume=True, allow="enviroment")

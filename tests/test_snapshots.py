@@ -408,6 +408,14 @@ def test_the_first_difference_is_named(sentence):
         snapshots.restore(other, snapshots.take(env))
 
 
+def test_functions_are_told_by_their_names():
+    scripted = types.FunctionType(unit.__code__, {"__name__": "__main__"})  # as a script has it
+    snapshot = snapshots.take(wrapped(wrappers.TransformReward, unit)())
+    snapshots.restore(wrapped(wrappers.TransformReward, scripted)(), snapshot)
+    with pytest.raises(SnapshotError, match=r"made with func='<abs>', and was '<unit>'"):
+        snapshots.restore(wrapped(wrappers.TransformReward, abs)(), snapshot)
+
+
 def test_a_view_into_mujoco_stays_one():
     env, other = gym.make("Hopper-v5"), gym.make("Hopper-v5")
     env.reset(seed=1)

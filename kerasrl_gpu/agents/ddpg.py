@@ -186,8 +186,12 @@ class DDPGAgent(Agent):
         return {"network": "actor", "discrete": False, "low": low, "high": high}
 
     @classmethod
-    def from_config(cls, config, networks, objects, own=()):
-        """An agent from `get_config`'s dict, its networks and its objects, both by name."""
+    def from_config(cls, config, networks, objects, own):
+        """An agent from `get_config`'s dict, its networks and its objects, both by name.
+
+        Args:
+            own: nothing here: the agent takes networks as they are.
+        """
         arguments = {**config, **objects, **networks}
         index = arguments.pop("critic_action_input_idx")
         return cls(**arguments, critic_action_input=networks["critic"].inputs[index])
@@ -331,6 +335,9 @@ class DDPGAgent(Agent):
 
         Of a checkpoint's directory, or a run's, the targets' own weights are read, and nothing of
         its pool.
+
+        Raises:
+            CheckpointError: the directory has no whole checkpoint, or of other networks.
         """
         if os.path.isdir(filepath):
             return restoring.load_weights(self, filepath)

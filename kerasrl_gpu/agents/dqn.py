@@ -194,7 +194,7 @@ class DQNAgent(Agent):
         return {"network": "model", "discrete": True}
 
     @classmethod
-    def from_config(cls, config, networks, objects, own=()):
+    def from_config(cls, config, networks, objects, own):
         """An agent from `get_config`'s dict, its networks and its objects, both by name.
 
         Args:
@@ -322,6 +322,9 @@ class DQNAgent(Agent):
 
         Of a checkpoint's directory, or a run's, the target's own weights are read, and nothing of
         its pool.
+
+        Raises:
+            CheckpointError: the directory has no whole checkpoint, or of other networks.
         """
         if os.path.isdir(filepath):
             return restoring.load_weights(self, filepath)

@@ -7,9 +7,15 @@ key "$": a random generator, a nested object, a dtype, something met before, som
 
 from __future__ import annotations
 
+from collections import deque
+
+import numpy as np
+
 from kerasrl_gpu.attributes.walks import Capture, Restore, check_rebuildable, made
 from kerasrl_gpu.errors import CheckpointError
 from kerasrl_gpu.names import class_name
+
+_SEQUENCES = (list, tuple, deque)
 
 
 def capture(thing, skip=()) -> tuple[dict, dict]:
@@ -67,6 +73,31 @@ def copied(tree):
             f"{path} is {what}, which is no plain data: numbers, strings, lists, dicts and arrays."
         )
     return Restore([]).value(node, None, "it")
+
+
+def told(value):
+    """Plain data, copied; of anything else its name, which is the same in every process.
+
+    The module is left out: a script that was run is `__main__`, and has another name elsewhere.
+    """
+    try:
+        return copied(value)
+    except CheckpointError:
+        return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
+
+
+def same(one, other) -> bool:
+    """Whether two trees of plain data hold equal values; NaN is equal to NaN, a list to a tuple."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, _SEQUENCES) and isinstance(other, _SEQUENCES):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        nan_may_be = one.dtype.kind in "fc" and other.dtype.kind in "fc"
+        return np.array_equal(one, other, equal_nan=nan_may_be)
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    return bool(one == other or (one != one and other != other))
 
 
 def describe(thing) -> dict:

@@ -31,10 +31,12 @@ class Capture:
         self._memory = {}  # id of the array that owns the memory -> [(path, array in it)]
 
     def pop_missing(self) -> dict:
+        """What is missing so far; the next thing starts with none."""
         missing, self.missing = self.missing, {}
         return missing
 
     def attributes(self, thing, skip, path: str = "") -> dict:
+        """Name -> plain data of a thing's attributes but those in `skip`."""
         return {
             name: self.value(value, f"{path}{name}", skip)
             for name, value in kinds.attributes_of(thing).items()
@@ -42,6 +44,7 @@ class Capture:
         }
 
     def value(self, value, path: str, skip):
+        """One value as plain data; `path` names it in `missing`, `left` and `special`."""
         if kinds.is_atom(value):
             return value
         if id(value) in self._numbers:
@@ -121,6 +124,7 @@ class Restore:
         self._used = set()  # ids of what was set in place
 
     def attributes(self, thing, state: dict, path: str) -> None:
+        """Give `thing` what `Capture.attributes` returned."""
         here = kinds.attributes_of(thing)
         for name, node in state.items():
             live = here.get(name)
@@ -131,6 +135,7 @@ class Restore:
                 object.__setattr__(thing, name, value)  # the class may forbid or extend it
 
     def value(self, node, live, path: str):
+        """The value that a node stands for: `live` set in place, or another in its stead."""
         tag = _tag(node)
         if tag is None:
             return self._plain(node, live, path)

@@ -186,7 +186,7 @@ def decode(data, get_array):
         raise
     except Exception as error:  # what a stranger wrote goes wrong in any way
         raise CheckpointError(
-            f"the state's {tags[0]} {content!r:.80} is wrong: {error}."
+            f"the state's {tags[0]} {content!r:.80} is wrong: {error}. Use another checkpoint."
         ) from error
 
 

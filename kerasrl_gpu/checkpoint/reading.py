@@ -49,14 +49,15 @@ def numbered(run: Path) -> list[Path]:
     return [run / match[0] for match in matches]
 
 
-def open_newest(path) -> Saved:
+def open_newest(path, pool: bool = False) -> Saved:
     """The newest checkpoint whose manifest and state are as they were written.
 
-    A damaged one is warned of and the one before it is opened. The pool's files are looked at as
-    far as their names and sizes: `Saved.rows` checks each when it is read.
+    A damaged one is warned of and the one before it is opened.
 
     Args:
         path: a run directory, or one checkpoint, which is opened or refused.
+        pool: whether the pool's files are digested, too; else they are looked at as far as their
+            names and sizes, and `Saved.rows` checks each when it is read.
 
     Raises:
         CheckpointError: there is none, none is whole, or a newer release wrote it.
@@ -68,12 +69,19 @@ def open_newest(path) -> Saved:
     *newer, oldest = found
     for candidate in newer:
         try:
-            return Saved(candidate)
+            return _checked(candidate, pool)
         except NewerFormat:
             raise
         except CheckpointError as error:
             warnings.warn(f"{error} Falling back to the checkpoint before it.", stacklevel=2)
-    return Saved(oldest)
+    return _checked(oldest, pool)
+
+
+def _checked(path, pool) -> Saved:
+    saved = Saved(path)
+    if pool:
+        saved.check_pool()
+    return saved
 
 
 class Saved:
@@ -123,6 +131,24 @@ class Saved:
         except (CheckpointError, safetensors.SafetensorError, OSError, RecursionError) as error:
             raise CheckpointError(f"{self.path}: {error}") from error
 
+    def check_pool(self) -> None:
+        """Raise CheckpointError unless every file of the pool has its digest; keeps no content."""
+        for name in self.range_names:
+            file = f"pool/{name}.safetensors"
+            try:
+                files.check(self.path / file, self._files[file])
+            except CheckpointError as error:
+                raise CheckpointError(
+                    f"{error} The weights can be read without the pool: agent.load_weights(path)."
+                ) from error
+
+    def range_shape(self, name: str) -> tuple[int, int]:
+        """(n, row bytes) of a range, without reading its rows."""
+        with safetensors.safe_open(
+            self.path / f"pool/{name}.safetensors", framework="numpy"
+        ) as file:
+            return tuple(file.get_slice("rows").get_shape())
+
     def rows(self, name: str) -> np.ndarray:
         """u8[n, row bytes], one range of the pool; its digest is checked."""
         file = f"pool/{name}.safetensors"
@@ -136,7 +162,9 @@ class Saved:
             header = _parse(self.path / file, content[8:start])["rows"]
             return content[start:].reshape(header["shape"])
         except (ValueError, TypeError, KeyError) as error:
-            raise CheckpointError(f"{self.path / file} holds no rows: {error}.") from error
+            raise CheckpointError(
+                f"{self.path / file} holds no rows: {error}. Use another checkpoint."
+            ) from error
 
 
 def verify(path) -> list[str]:
@@ -182,7 +210,7 @@ def read_manifest(path: Path) -> dict:
         _check_files(path, manifest["files"])
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{path / MANIFEST} is no checkpoint's manifest: {error!r}."
+            f"{path / MANIFEST} is no checkpoint's manifest: {error!r}. Use another checkpoint."
         ) from None
     return manifest
 
@@ -198,7 +226,9 @@ def _check_format(path, manifest):
 
 def _check_files(path, entries):
     if missing := {STATE, ARRAYS} - entries.keys():
-        raise CheckpointError(f"{path / MANIFEST} does not list {sorted(missing)}.")
+        raise CheckpointError(
+            f"{path / MANIFEST} does not list {sorted(missing)}. Use another checkpoint."
+        )
     for name, entry in entries.items():
         if not _is_ours(name):
             raise CheckpointError(
@@ -206,7 +236,9 @@ def _check_files(path, entries):
                 f"state.safetensors and pool/<name>.safetensors. Nothing of it is read."
             )
         if type(entry["bytes"]) is not int or type(entry["sha256"]) is not str:
-            raise CheckpointError(f"{path / MANIFEST} has no size and digest for {name!r}.")
+            raise CheckpointError(
+                f"{path / MANIFEST} has no size and digest for {name!r}. Use another checkpoint."
+            )
 
 
 def _is_ours(name):
@@ -246,7 +278,9 @@ def _parse(path, content):
     try:
         return json.loads(content.tobytes(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no strict JSON: {error}.") from None
+        raise CheckpointError(
+            f"{path} is no strict JSON: {error}. Use another checkpoint."
+        ) from None
 
 
 def _no_constant(text):

@@ -120,6 +120,7 @@ class _Draft:
         self.entries, self._folder, self._new = {}, folder, []
 
     def add(self, name: str, pieces) -> None:
+        """Write a file of these pieces."""
         self._new.append(name)
         self.entries[name] = files.write(self._folder / name, pieces)
 
@@ -134,6 +135,7 @@ class _Draft:
         return True
 
     def sync(self) -> None:
+        """Have all of it on the disk."""
         # Only once all is written, so that the disk takes it in one go. Links are on it already.
         for name in (*self._new, "pool", "."):
             files.sync(self._folder / name)
@@ -218,7 +220,9 @@ def _json(value, indent=None) -> bytes:
     try:
         return json.dumps(value, allow_nan=False, indent=indent).encode()
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"the manifest is no plain JSON: {error}.") from error
+        raise CheckpointError(
+            f"the manifest is no plain JSON: {error}; pass text, finite numbers, lists and dicts."
+        ) from error
 
 
 def _make_directory(run):

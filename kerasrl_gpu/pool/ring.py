@@ -166,12 +166,11 @@ class Ring:
         shifts = [
             0 if same else head - rows for head, rows in zip(state["heads"], kept, strict=True)
         ]
-        moved = lambda name: zip(state[name], shifts, strict=True)  # noqa: E731
-        self.heads = [position - shift for position, shift in moved("heads")]
-        self._began = [position - shift for position, shift in moved("began")]
+        self.heads = [head - shift for head, shift in zip(state["heads"], shifts, strict=True)]
+        self._began = [at - shift for at, shift in zip(state["began"], shifts, strict=True)]
         self._newest = [
             None if position is None or position < shift else position - shift
-            for position, shift in moved("newest")
+            for position, shift in zip(state["newest"], shifts, strict=True)
         ]
         self.endings, self._first = list(state["endings"]), list(state["first"])
         self._starts = [deque(starts, maxlen=self.span) for starts in state["starts"]]

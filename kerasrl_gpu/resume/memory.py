@@ -157,28 +157,24 @@ def clear(memory) -> None:
 
 
 def check(memory, state: dict, saved) -> None:
-    """See to it that `set_state` cannot fail: read every row, and make room for them.
+    """See to it that `set_state` cannot fail, and make room for the rows.
 
-    Rows are read twice for it, since half a pool helps nobody.
+    Args:
+        saved: its pool's digests have been checked.
 
     Raises:
-        CheckpointError: observations or actions of another kind, or files that are missing or
-            damaged.
+        CheckpointError: observations or actions of another kind, or rows are missing.
         PoolTooLarge: there is no room.
     """
     _check_fits(memory, state)
-    for part in _parts(state):
-        try:
-            rows = saved.rows(part.name)
-        except CheckpointError as error:
-            raise CheckpointError(
-                f"{error} Without the pool the weights come back by agent.load_weights(path)."
-            ) from error
-        if rows.shape != (part.stop - part.start, state["row_bytes"]):
-            raise CheckpointError(
-                f"{saved.path}: the pool's range {part.name} has the shape {rows.shape} where the "
-                f"state counts on {(part.stop - part.start, state['row_bytes'])}."
-            )
+    expected = {p.name: (p.stop - p.start, state["row_bytes"]) for p in _parts(state)}
+    found = {name: saved.range_shape(name) for name in saved.range_names}
+    if found != expected:
+        name = next(n for n in [*expected, *found] if expected.get(n) != found.get(n))
+        raise CheckpointError(
+            f"{saved.path}: the pool's range {name} has the shape {found.get(name)} where the "
+            f"state counts on {expected.get(name)}. Use another checkpoint."
+        )
     memory.allocate(state["example"])
 
 

@@ -56,7 +56,7 @@ class Player:
         probe = saved.state_part("probe")
         self._spec = None if probe is None else ObservationSpec(probe["state"][-1])
         self._program = None
-        self._state = TrainState({name: Weights(*map(engine.adopt, _variables(model)))}, {}, {})
+        self._state = TrainState({name: _weights(model)}, {}, {})
         self._lock, self._episode = threading.Lock(), threading.local()
 
     def reset(self) -> None:
@@ -108,7 +108,10 @@ class Player:
 
     def _choose(self, values):
         if not np.isfinite(values).all():
-            raise ObservationError(f"the network answers {values}: its input or weights are bad.")
+            raise ObservationError(
+                f"the network answers {values}. Check the observation, which may be far from those "
+                "of training, or play from an older checkpoint."
+            )
         if self._acting["discrete"]:
             if self._policy is not None:
                 return int(self._policy.select_action(q_values=values))
@@ -117,5 +120,6 @@ class Player:
         return values if low is None else np.clip(values, low, high)
 
 
-def _variables(model):
-    return model.trainable_variables, model.non_trainable_variables
+def _weights(model) -> Weights:
+    kinds = (model.trainable_variables, model.non_trainable_variables)
+    return Weights(*map(engine.adopt, kinds))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-
 import keras
 
 from kerasrl_gpu import checkpoint
+from kerasrl_gpu.agents.ddpg import DDPGAgent
+from kerasrl_gpu.agents.dqn import DQNAgent
 from kerasrl_gpu.errors import CheckpointError
+from kerasrl_gpu.memory import DeviceMemory
 from kerasrl_gpu.resume import architecture, parts
 
-_AGENTS = ("kerasrl_gpu.agents.dqn:DQNAgent", "kerasrl_gpu.agents.ddpg:DDPGAgent")
+_AGENTS = {f"{kind.__module__}:{kind.__qualname__}": kind for kind in (DQNAgent, DDPGAgent)}
 # What may be passed in beside the networks and the agent's parts.
 _OTHERS = {"memory", "optimizer", "metrics"}
 
@@ -51,6 +52,9 @@ def build(saved, given: dict, limit: int | None = None):
         saved: `checkpoint.Saved`.
         given: what to take in place of what the checkpoint holds.
         limit: another limit of the memory.
+
+    Raises:
+        CheckpointError: something has to be passed in, or was passed and fits nothing; names it.
     """
     kind = _agent_class(saved)
     manifest, config = saved.manifest, dict(saved.state_part("config"))
@@ -83,13 +87,10 @@ def _agent_class(saved):
             f"{saved.path} holds a {name.replace(':', '.')}, a class of your own. Build and "
             "compile one, and let it take the checkpoint over: agent.load(path)."
         )
-    module, _, kind = name.partition(":")
-    return getattr(importlib.import_module(module), kind)
+    return _AGENTS[name]
 
 
 def _memory(config, limit):
-    from kerasrl_gpu.memory import DeviceMemory
-
     if config["class_name"] != "DeviceMemory":
         raise CheckpointError(
             f"the memory is of a class of your own, {config['class_name']}; pass one: "

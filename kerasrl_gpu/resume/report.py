@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass
@@ -17,7 +18,7 @@ class Report:
         ignored: what the checkpoint holds and this run does not take, each with its reason.
     """
 
-    path: object = None
+    path: Path | None = None
     step: int = 0
     restored: list = field(default_factory=list)
     absent: list = field(default_factory=list)

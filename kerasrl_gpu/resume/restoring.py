@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from kerasrl_gpu import attributes, checkpoint, engine
+from kerasrl_gpu import checkpoint, engine
 from kerasrl_gpu.errors import ArgumentError, CheckpointError
 from kerasrl_gpu.names import class_name, same_class
 from kerasrl_gpu.resume import architecture, memory, parts, saving
 from kerasrl_gpu.resume.report import Report
-from kerasrl_gpu.run import Left
+from kerasrl_gpu.run import Options
+from kerasrl_gpu.runs import Left
 
 # A pool of another size takes what fits.
 _MAY_DIFFER = ("memory.limit", "memory.budget_bytes", "memory.seed")
@@ -32,12 +33,15 @@ def load(agent, path, *, allow=()) -> Report:
     Raises:
         CheckpointError: there is none, it is damaged, or it does not fit; says what is there and
             what to do.
+        PoolTooLarge: there is no room for its rows.
+        ArgumentError: inside `fit` or `test`, or the model waits for an observation to be built on.
+        NotCompiled: `compile` was not called.
     """
     if agent.in_loop:
         raise ArgumentError("load was called inside fit or test; call it before or after.")
     agent.check_compiled()
-    allow = (allow,) if isinstance(allow, str) else tuple(allow)
-    saved = checkpoint.open_newest(path)
+    allow = allowed(agent, allow)
+    saved = checkpoint.open_newest(path, pool=agent.on_pool)
     state = saved.state
     report = Report(saved.path, state["agent"]["step"])
     _check_agent(agent, saved)
@@ -62,7 +66,14 @@ def load(agent, path, *, allow=()) -> Report:
 
 
 def load_weights(agent, path) -> None:
-    """Give an agent the networks and targets of a checkpoint; nothing else of it is read."""
+    """Give an agent the networks and targets of a checkpoint; nothing else of it is read.
+
+    Args:
+        path: a run directory (its newest checkpoint counts) or one checkpoint.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or its networks have other shapes.
+    """
     saved = checkpoint.open_newest(path)
     online = saved.state_part("trainer", "online")
     if agent.trainer is not None:
@@ -72,27 +83,15 @@ def load_weights(agent, path) -> None:
         architecture.set_weights(model, online[name])
 
 
-def acting_state(agent) -> dict:
-    """What playing another episode would disturb, of the one that is open."""
-    agent.flush()
-    window = [list(agent.memory.recent_observations), list(agent.memory.recent_terminals)]
-    noise = {
-        name: attributes.capture(part, skip=("agent", "env"))[0]
-        for name, part in agent.parts().items()
-        if hasattr(part, "reset_states")
-    }
-    return {"window": window, "noise": noise, "agent": agent.get_acting_state()}
-
-
-def take_acting_state(agent, state: dict) -> None:
-    """Go on with the episode that `acting_state` was asked about."""
-    held = (agent.memory.recent_observations, agent.memory.recent_terminals)
-    for deque, values in zip(held, state["window"], strict=True):
-        deque.clear()
-        deque.extend(values)
-    for name, noise in state["noise"].items():
-        attributes.restore(agent.parts()[name], noise)
-    agent.set_acting_state(state["agent"])
+def allowed(agent, allow) -> tuple:
+    """The names in `allow`; raises ArgumentError where one is nothing that could differ."""
+    allow = (allow,) if isinstance(allow, str) else tuple(allow)
+    named = [*agent.get_config(), *agent.parts(), *Options._fields]
+    named += ["network", "optimizer", "environment"]
+    unknown = [name for name in allow if name.partition(".")[0] not in named]
+    if unknown:
+        raise ArgumentError(f"allow={unknown}; pass some of {sorted(set(named))}.")
+    return allow
 
 
 def _check_agent(agent, saved) -> None:

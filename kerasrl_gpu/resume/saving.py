@@ -18,7 +18,7 @@ from kerasrl_gpu.errors import (
     NotCompiled,
     SnapshotError,
     check_count,
-    describe,
+    in_words,
 )
 from kerasrl_gpu.names import class_name
 from kerasrl_gpu.observations import as_plain
@@ -96,7 +96,7 @@ def write_or_warn(agent, path, keep: int) -> None:
     try:
         write(agent, path, keep)
     except Exception as error:  # whatever it is: days of training are worth more than one save
-        text = f"step {agent.step}: no checkpoint was written: {describe(error)}"
+        text = f"step {agent.step}: no checkpoint was written: {in_words(error)}"
         warnings.warn(text, stacklevel=2)
 
 
@@ -117,13 +117,10 @@ def _state(agent, left) -> dict:
 
 
 def told(config):
-    """A config whose values can be stored and compared; of a function or an object the name."""
+    """A config whose values can be stored and compared; see `attributes.told`."""
     if isinstance(config, dict):
         return {str(key): told(value) for key, value in config.items()}
-    try:
-        return attributes.copied(config)
-    except CheckpointError:
-        return f"<{getattr(config, '__qualname__', type(config).__qualname__)}>"
+    return attributes.told(config)
 
 
 def _plain(state, *names) -> dict:

@@ -6,12 +6,11 @@ import inspect
 import operator
 import warnings
 
-import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from kerasrl_gpu import attributes
 from kerasrl_gpu.attributes import kinds
-from kerasrl_gpu.errors import CheckpointError, SnapshotError
+from kerasrl_gpu.errors import SnapshotError
 from kerasrl_gpu.names import class_name, same_class
 from kerasrl_gpu.snapshots.layers import is_recorder
 
@@ -26,7 +25,7 @@ def of(layer) -> dict:
     is_spec = isinstance(spec, EnvSpec)
     if is_spec:
         made.update(spec.kwargs)
-    arguments = {name: _told(value) for name, value in made.items() if name not in _LOOKS}
+    arguments = {name: attributes.told(value) for name, value in made.items() if name not in _LOOKS}
     name = spec.id if is_spec else None
     return {"class": class_name(layer), "arguments": arguments, "id": name}
 
@@ -41,7 +40,7 @@ def check(layers: list, saved: list[dict]) -> None:
                 raise _differs(f"layer {depth} from outside is {now[what]}", f"{then[what]}")
         for name in {**then["arguments"], **now["arguments"]}:
             here, there = (side["arguments"].get(name) for side in (now, then))
-            if not _same(here, there):
+            if not attributes.same(here, there):
                 made = f"{type(layer).__name__} was made with {name}="
                 raise _differs(f"{made}{here!r}", f"{there!r}")
     if len(layers) != len(saved):
@@ -55,7 +54,8 @@ def warn_of_changes(layer, state: dict) -> None:
         for name in (argument, f"_{argument}"):
             if name not in state or name not in here or isinstance(state[name], dict):
                 continue
-            if not _same(state[name], here[name]) and not kinds.is_constant(here[name]):
+            unchanged = attributes.same(state[name], here[name])
+            if not unchanged and not kinds.is_constant(here[name]):
                 warnings.warn(
                     f"{type(layer).__name__}.{name} is {here[name]!r} here and was {state[name]!r} "
                     "when the snapshot was taken. It is set to what it was; change it afterwards "
@@ -71,26 +71,6 @@ def _arguments(layer) -> dict:
     names = list(inspect.signature(type(layer).__init__).parameters)[1:]  # without self
     made.update(zip(names, getattr(layer, "_ezpickle_args", ())))
     return made
-
-
-def _told(value):
-    """Plain data as it is; of anything else the name, which does not change with the process."""
-    try:
-        return attributes.copied(value)
-    except CheckpointError:
-        name = getattr(value, "__qualname__", None)
-        return f"{value.__module__}:{name}" if name else class_name(value)
-
-
-def _same(one, other) -> bool:
-    """Equality that looks into containers and arrays, and holds for NaN."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return np.array_equal(one, other)
-    return one == other or (one != one and other != other)
 
 
 def _differs(here: str, there: str) -> SnapshotError:
