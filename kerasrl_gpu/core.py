@@ -129,7 +129,7 @@ class Agent(keras_rl.Agent):
             name: architecture.describe(optimizer) for name, optimizer in optimizers.items()
         }
         self.trainer = Trainer(Mirror(models, targets, optimizers), self.seed, self.updates)
-        self.prepared = False
+        self.prepared, self._shown = False, None  # the answer was the former trainer's
 
     # Weights between the device and the user's models -------------------------------------------
 
@@ -286,6 +286,7 @@ class Agent(keras_rl.Agent):
         return {
             "recent_observation": self.recent_observation,
             "recent_action": self.recent_action,
+            "ended": self.recorder.ended,
             "shown": self._shown,
             "answer": None if self.trainer is None else self.trainer.values,
         }
@@ -294,7 +295,7 @@ class Agent(keras_rl.Agent):
         """Go on where `get_acting_state` was called."""
         for name in ("recent_observation", "recent_action"):
             setattr(self, name, state[name])
-        self._shown = state["shown"]
+        self.recorder.ended, self._shown = state["ended"], state["shown"]
         if self.trainer is not None:
             self.trainer.values = state["answer"]
 

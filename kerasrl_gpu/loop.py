@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from kerasrl_gpu import callbacks as cb
-from kerasrl_gpu.errors import ArgumentError, check_count
+from kerasrl_gpu.errors import ArgumentError, CheckpointError, check_count
 from kerasrl_gpu.resume import comparing
 from kerasrl_gpu.resume.report import Report
 from kerasrl_gpu.run import Options, Run
@@ -131,6 +131,11 @@ def _left(agent, resume, allow):
         agent.load(resume, allow=allow)
     left = agent.runs.left
     if left is None and resume is not True:
+        if agent.runs.nb_runs:
+            raise CheckpointError(
+                f"{resume} does not hold where its run stood: a warning said why when that ended. "
+                "Weights and memory are loaded; leave resume out to train on from step 0."
+            )
         return None  # it was saved before the first run began
     if left is None:
         raise ArgumentError(

@@ -40,8 +40,8 @@ class Trainer:
 
     def get_state(self) -> dict:
         """Weights, targets, slots and counters, with host arrays; all queued work is done."""
-        state = self.mirror.get_state(self.state)
-        return {**state, "nb_updates": self.nb_updates}
+        self._state = self._refreshed(self.state)
+        return {**self.mirror.get_state(self._state), "nb_updates": self.nb_updates}
 
     def check(self, saved: dict) -> None:
         """Raise CheckpointError unless `set_state` can take it."""
@@ -116,8 +116,8 @@ class Trainer:
     def launch(self) -> None:
         """Start what is queued, with the state in the memory's wire to act on."""
         (memory, what, done, copy_targets), self._queued = self._queued, None
-        if what and self.mirror.rates_changed():
-            self._state = self.mirror.refresh(engine.unpack(self._state))
+        if what:
+            self._state = self._refreshed(self._state)
         program = self.learner.step(memory, what)
         self._state, memory.pool, out = program(self._state, memory.pool, memory.wire)
         self._running = (out, done if what else None)
@@ -148,9 +148,13 @@ class Trainer:
 
     def learn(self, what, batch) -> list:
         """One update from a batch on the host; the update's numbers."""
-        state = self.mirror.refresh(self.state) if self.mirror.rates_changed() else self.state
+        state = self._refreshed(self.state)
         self._state, numbers = self.learner.learn(what)(state, batch)
         self.nb_updates += 1
         numbers = engine.to_host(numbers).tolist()
         self.loss = numbers[0]
         return numbers
+
+    def _refreshed(self, state):
+        """The state with learning rates that somebody has set on the Keras optimizers since."""
+        return self.mirror.refresh(engine.unpack(state)) if self.mirror.rates_changed() else state

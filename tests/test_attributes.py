@@ -1,6 +1,7 @@
 """Attributes of objects as plain data, and back, exact to the type."""
 
 import enum
+import functools
 import math
 import random
 from collections import OrderedDict, deque
@@ -56,6 +57,77 @@ def passed_on(thing, fresh):
     assert not missing
     attributes.restore(fresh, state)
     return fresh
+
+
+# Functions ----------------------------------------------------------------------------------------
+
+OF_THE_MODULE = np.random.default_rng(9)
+
+
+def two_numbers():
+    return [OF_THE_MODULE.random() for _ in range(2)]
+
+
+def drawing(how):
+    """A function that draws from a generator which stands in no attribute."""
+    own = random.Random(3)
+    return {
+        "closure": lambda: own.random(),
+        "closure of a closure": lambda: (lambda: own.random())(),
+        "method": own.random,
+        "bound method": own.gauss,
+        "NumPy's method": np.random.default_rng(3).normal,
+        "partial": functools.partial(own.gauss, 0, sigma=1),
+        "default": lambda generator=own: generator.random(),
+        "module": lambda: two_numbers(),
+    }[how]
+
+
+HOWS = ["closure", "closure of a closure", "method", "bound method", "NumPy's method", "partial"]
+
+
+@pytest.mark.parametrize("how", [*HOWS, "default", "module"])
+def test_a_function_goes_on_with_the_numbers_that_it_draws(how):
+    thing = Thing(draw=drawing(how))
+    thing.draw()
+    state, missing = attributes.capture(thing)
+    assert not missing
+    expected = [thing.draw() for _ in range(3)]
+    fresh = Thing(draw=drawing(how))
+    attributes.restore(fresh, state)
+    assert [fresh.draw() for _ in range(3)] == expected
+
+
+def test_a_generator_that_a_function_shares_stays_shared():
+    def new():
+        thing = Thing(own=random.Random(3))
+        thing.draw = lambda: thing.own.random() + shared.random()
+        shared = thing.own
+        return thing
+
+    thing, fresh = new(), new()
+    thing.draw()
+    passed_on(thing, fresh)
+    assert [fresh.draw(), fresh.own.random()] == [thing.draw(), thing.own.random()]
+
+
+def test_the_process_own_generators_belong_to_nobodys_function():
+    assert generators.behind(lambda: random.random() + np.random.random()) == []  # noqa: NPY002
+    assert generators.behind(random.shuffle) == []
+    assert generators.behind(np.random.random) == []
+
+
+def test_a_function_that_draws_from_another_kind_of_generator_is_refused():
+    state, _ = attributes.capture(Thing(draw=random.Random(3).random))
+    for other in (np.random.default_rng(3).random, lambda: 1.0):
+        with pytest.raises(CheckpointError, match=r"Thing\.draw draws from other generators here"):
+            attributes.restore(Thing(draw=other), state)
+
+
+def test_a_method_of_a_list_is_missing_for_the_list_is_replaced():
+    seen = []
+    _, missing = attributes.capture(Thing(seen=seen, note=seen.append))
+    assert list(missing) == ["note"]
 
 
 # Plain data ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from scenarios import Trace
 from kerasrl_gpu import DeviceMemory, DQNAgent, checkpoint
 from kerasrl_gpu.callbacks import Callback, RunCheckpoint
 from kerasrl_gpu.errors import ArgumentError, CheckpointError, NotCompiled
+from kerasrl_gpu.keras_rl import SequentialMemory
 from kerasrl_gpu.processors import Processor
 
 N, GO_ON = 300, 200
@@ -294,6 +295,133 @@ def test_a_step_that_was_broken_off_ends_the_episode(begun):
     assert "broken off" in agent.resumed.absent[0]
     assert history.epoch == [1, 2]
     assert agent.step == 50
+
+
+def goes_on_as(straight, path, agent):
+    """Whether an agent goes on from step 12 as the one whose 24 rows these are.
+
+    The first 12 rows come from the checkpoint: they are what the trace held.
+    """
+    trace = Trace()
+    agent.fit(counting.Counting(), 24, callbacks=[trace], verbose=0, resume=path)
+    return trace.rows == straight
+
+
+def run_of(agent, path, *callbacks):
+    """(rows of 24 steps, the checkpoint at step 12)."""
+    trace, saves = Trace(), RunCheckpoint(path, every_steps=12, keep=9)
+    agent.fit(counting.Counting(), 24, callbacks=[trace, saves, *callbacks], verbose=0)
+    return trace.rows, checkpoint.find(path)[-1]
+
+
+def test_an_agent_whose_last_episode_broke_off_at_its_end_goes_on_from_a_checkpoint(tmp_path):
+    class Fails(Callback):
+        def on_step_end(self, episode_step, logs=None):
+            if logs["reward"] == 15:  # the third episode's last step
+                raise OSError("a full disk")
+
+    agent = counting.new_agent()
+    straight, path = run_of(agent, tmp_path)
+    with pytest.raises(OSError, match="full"):
+        agent.fit(counting.Counting(), 24, callbacks=[Fails()], verbose=0, resume=path)
+    assert goes_on_as(straight, path, agent)
+
+
+class Rate(Callback):
+    """Lowers the learning rate after every step."""
+
+    def on_step_end(self, episode_step, logs=None):
+        optimizer = self.agent.optimizer
+        optimizer.learning_rate = 0.9 * float(optimizer.learning_rate)
+
+
+def test_a_learning_rate_that_no_update_has_used_yet_is_saved(tmp_path):
+    agent = counting.new_agent()
+    _, path = run_of(agent, tmp_path, Rate())
+    agent.load(path)  # 0.01 * 0.9**12
+    assert float(agent.optimizer.learning_rate) == pytest.approx(0.0028243, rel=1e-4)
+
+
+def test_an_agent_that_is_compiled_again_goes_on_in_its_open_episode():
+    agent, env = counting.new_agent(), counting.Counting()
+    agent.fit(env, 7, verbose=0)
+    agent.compile("sgd")
+    history = agent.fit(env, 10, verbose=0, resume=True)
+    assert history.history["episode_reward"] == [15, 40]
+
+
+def test_a_model_that_waits_for_its_first_input_is_built_for_a_resume(tmp_path):
+    def unbuilt():
+        layers = [keras.layers.Flatten(), keras.layers.Dense(2)]
+        return counting.new_agent(keras.Sequential(layers))
+
+    straight, path = run_of(unbuilt(), tmp_path)
+    assert goes_on_as(straight, path, unbuilt())
+
+
+@pytest.mark.filterwarnings("ignore:Jitter.process_state_batch stays on the host")
+def test_a_processor_that_changes_as_it_is_asked_goes_on_bit_for_bit(tmp_path):
+    straight, path = run_of(counting.new_agent(processor=Jitter()), tmp_path)
+    assert goes_on_as(straight, path, counting.new_agent(processor=Jitter()))
+
+
+class Rows(SequentialMemory):
+    """A memory of the user's own that says what it stores, and nothing of the acting window."""
+
+    def get_state(self):
+        return {name: list(map(np.asarray, getattr(self, name))) for name in self.stores}
+
+    def set_state(self, state):
+        for name in self.stores:
+            getattr(self, name).extend(state[name])
+
+    stores = ("observations", "actions", "rewards", "terminals")
+
+
+def own_memory(window):
+    model = keras.Sequential([
+        keras.Input((window, 2)), keras.layers.Flatten(), keras.layers.Dense(2),
+    ])  # fmt: skip
+    return counting.new_agent(model, memory=Rows(limit=64, window_length=window))
+
+
+def test_the_acting_window_does_not_depend_on_what_a_memory_says_of_itself(tmp_path):
+    agent = own_memory(3)
+    _, path = run_of(agent, tmp_path)
+    other = own_memory(3)
+    other.load(path)
+    seen = [list(shown) for shown in other.memory.recent_observations]
+    # steps 11 and 12 of episodes of 5: 11 and 12 begin at observations 10 and 11
+    np.testing.assert_allclose(seen[-2:], [[0.0, 3 / 7], [0.2, 4 / 7]], atol=1e-6)
+
+
+def test_a_memory_of_another_kind_goes_on_as_it_is_where_that_is_allowed(tmp_path):
+    agents = [own_memory(1), counting.new_agent()]
+    for number, (writes, reads) in enumerate([agents, reversed(agents)]):
+        path = run_of(writes, tmp_path / str(number))[1]
+        with pytest.raises(CheckpointError, match="memory"):
+            reads.load(path)
+        report = reads.load(path, allow=("memory",))
+        assert "memory: goes on as it is, allowed" in report.ignored
+
+
+def test_a_run_whose_place_could_not_be_told_is_not_taken_for_a_new_one(tmp_path):
+    class Silent(Callback):
+        def get_state(self):
+            raise OSError("a full disk")
+
+        def set_state(self, state):
+            pass
+
+    agent = counting.new_agent()
+    with pytest.warns(UserWarning, match="nothing can go on"):
+        agent.fit(counting.Counting(), 7, callbacks=[Silent()], verbose=0)
+    agent.save(tmp_path)
+    other = counting.new_agent()
+    with pytest.raises(CheckpointError, match="does not hold where its run stood"):
+        other.fit(counting.Counting(), 9, verbose=0, resume=tmp_path)
+    other.fit(counting.Counting(), 9, verbose=0)
+    assert other.memory.nb_entries == 8 + 1 + 9 + 1
 
 
 def test_another_environment_is_a_mismatch_unless_it_is_allowed(stopped, other, tmp_path):

@@ -6,7 +6,9 @@ belong to nobody's attributes.
 
 from __future__ import annotations
 
+import functools
 import random
+import types
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from kerasrl_gpu.errors import CheckpointError
 
 _STOCK = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 _GLOBAL = np.random.mtrand._rand
+_PYTHONS = random.random.__self__
+_EMPTY = types.CellType()  # equal to another cell without a content, which is not compared
 
 
 def is_generator(value) -> bool:
@@ -22,12 +26,46 @@ def is_generator(value) -> bool:
         return type(value.bit_generator).__name__ in _STOCK
     if isinstance(value, np.random.RandomState):
         return value is not _GLOBAL and value.get_state(legacy=False)["bit_generator"] in _STOCK
-    return isinstance(value, random.Random) and not isinstance(value, random.SystemRandom)
+    return isinstance(value, random.Random) and not is_global(value)
 
 
 def is_global(value) -> bool:
     """Whether `value` is a generator without a state of its own: the process', or the system's."""
-    return value is _GLOBAL or isinstance(value, random.SystemRandom)
+    return value is _GLOBAL or value is _PYTHONS or isinstance(value, random.SystemRandom)
+
+
+def behind(function) -> list:
+    """The generators that a function draws from, as far as it names them, each once.
+
+    Those in its closure, its defaults and its module, in functions among them too; that of a
+    generator's method; those among the arguments of a `functools.partial`.
+    """
+    found, seen, waiting = [], set(), [function]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if is_generator(value):
+            found.append(value)
+        elif isinstance(value, functools.partial):
+            waiting += [value.func, *value.args, *value.keywords.values()]
+        elif isinstance(value, types.FunctionType):
+            waiting += _named_by(value)
+        elif isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
+            waiting += [getattr(value, "__func__", None), value.__self__]
+    return found
+
+
+def _named_by(function) -> list:
+    codes = [function.__code__]
+    for code in codes:  # grows: comprehensions and inner functions
+        codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
+    names = {name for code in codes for name in code.co_names}
+    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    module = function.__globals__
+    return [*cells, *defaults, *(module[name] for name in sorted(names) if name in module)]
 
 
 def take(generator) -> dict:

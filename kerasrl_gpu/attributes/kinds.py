@@ -62,7 +62,12 @@ def is_dtype(value) -> bool:
 
 
 def is_constant(value) -> bool:
-    """Whether `value` is part of how an object was constructed: functions, classes, windows."""
+    """Whether `value` is part of how an object was constructed: functions, classes, windows.
+
+    A method of a list or an array is not: the copy that is put in its place would not have it.
+    """
+    if isinstance(getattr(value, "__self__", None), _BUILT_IN) and not isinstance(value, type):
+        return False
     home = f"{type(value).__module__}."
     return (
         isinstance(value, _CONSTANT)

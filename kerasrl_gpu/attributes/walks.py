@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 
 import numpy as np
@@ -56,7 +57,7 @@ class Capture:
             return {_TAG: "dtype", "name": np.dtype(value).str, "is_class": is_class}
         if kinds.is_constant(value):
             self.left[path] = self.special[path] = _what(value)
-            return _LEFT
+            return self._function(value, path, skip)
         self._numbers[id(value)] = len(self._numbers)
         node = self._mutable(value, path, skip)
         if node is _LEFT:
@@ -82,6 +83,11 @@ class Capture:
             return self._object(value, path, skip)
         self.missing[path] = _what(value)
         return dict(_LEFT)  # with a number, unlike _LEFT itself
+
+    def _function(self, value, path, skip):
+        """Left alone, but for the generators that it draws from."""
+        drawn = [self.value(one, path, skip) for one in generators.behind(value)]
+        return {_TAG: "function", "generators": drawn} if drawn else _LEFT
 
     def _object(self, value, path, skip):
         self.special[path] = _what(value)
@@ -142,6 +148,8 @@ class Restore:
             return dtype.type if node["is_class"] else dtype
         if tag == "left":
             return self._left(live, path)
+        if tag == "function":
+            return self._function(node, live, path)
         if id(live) in self._used:
             live = None  # shared here, and was not when it was captured
         if tag == "object":
@@ -183,6 +191,17 @@ class Restore:
         self._meet(live)
         self.attributes(live, node["state"], path)
         return live
+
+    def _function(self, node, live, path):
+        found = generators.behind(self._left(live, path))
+        if len(found) == len(node["generators"]):
+            put = [self.value(*pair, path) for pair in zip(node["generators"], found)]
+            if all(map(operator.is_, put, found)):
+                return live
+        raise CheckpointError(
+            f"{path} draws from other generators here than when it was saved. Construct the "
+            "object as it was then."
+        )
 
     def _meet(self, live):
         self._met.append(live)

@@ -31,7 +31,7 @@ def is_left(name, allow) -> bool:
 
 
 def check(agent, saved, allow, report) -> None:
-    """Compare everything that both say of themselves.
+    """Compare classes, arguments and parts.
 
     Args:
         saved: `checkpoint.Saved`.
@@ -46,9 +46,6 @@ def check(agent, saved, allow, report) -> None:
     for name, part in agent.parts().items():
         if not is_left(name, allow):
             parts.check(name, part, saved.state["parts"].get(name))
-    if agent.trainer is not None:  # before anybody is told to allow what cannot be
-        agent.trainer.check({"online": saved.state["trainer"]["online"]})
-    _check_descriptions(agent, saved.manifest, allow, report)
     if saved.manifest["backend"] != engine.NAME:
         report.ignored.append(
             f"backend {saved.manifest['backend']}: this is {engine.NAME}; the run goes on, but not "
@@ -114,11 +111,14 @@ def _flat(config, path="") -> dict:
     return found
 
 
-def _check_descriptions(agent, manifest, allow, report) -> None:
+def check_networks(agent, saved, allow, report) -> None:
+    """Compare what Keras says of the networks and optimizers; see `check`."""
+    # shapes first, before anybody is told to allow what cannot be
+    agent.trainer.check({"online": saved.state["trainer"]["online"]})
     networks = {n: architecture.describe(m) for n, m in agent.networks().items() if m.built}
     for word, held in (("network", networks), ("optimizer", agent.optimizer_descriptions)):
         for name, here in held.items():
-            there = manifest[f"{word}s"].get(name, {"missing": ""})
+            there = saved.manifest[f"{word}s"].get(name, {"missing": ""})
             difference = architecture.difference(there, here)
             if difference is None:
                 continue

@@ -42,9 +42,24 @@ def get_state(memory) -> dict | None:
         "row_bytes": memory.layout.row_bytes,
         "ring": memory.ring.get_state(),
         "nb_draws": memory.nb_draws,
-        "recent_observations": [as_plain(seen) for seen in memory.recent_observations],
-        "recent_terminals": [bool(terminal) for terminal in memory.recent_terminals],
+        "window": get_window(memory),
     }
+
+
+def get_window(memory) -> dict:
+    """What acting sees of the open episode, of any keras-rl Memory."""
+    return {
+        "observations": [as_plain(seen) for seen in memory.recent_observations],
+        "terminals": [bool(terminal) for terminal in memory.recent_terminals],
+    }
+
+
+def set_window(memory, window: dict) -> None:
+    """Go on where `get_window` was called."""
+    for name, seen in window.items():
+        held = getattr(memory, f"recent_{name}")
+        held.clear()
+        held.extend(seen)
 
 
 def rows_of(memory) -> list[Range]:
@@ -110,9 +125,7 @@ def set_state(memory, state: dict, saved) -> int:
     for part in _parts(state):
         _fill(memory, fill, part, saved.rows(part.name), was, shifts[part.environment])
     memory.nb_draws = state["nb_draws"]
-    memory.forget_window()
-    memory.recent_observations.extend(state["recent_observations"])
-    memory.recent_terminals.extend(state["recent_terminals"])
+    set_window(memory, state["window"])
     same = was["capacity"] == memory.layout.capacity
     memory.saved = None
     if same:

@@ -41,12 +41,15 @@ def load(agent, path, *, allow=()) -> Report:
     state = saved.state
     report = Report(saved.path, state["agent"]["step"])
     comparing.check(agent, saved, allow, report)
+    if agent.trainer is None:  # what waits for its first input has no description yet
+        _prepare(agent, state)
+    comparing.check_networks(agent, saved, allow, report)
     _prepare(agent, state)
     networks = _fitting(agent, state["trainer"], allow, report)
-    _check_memory(agent, state["memory"], saved)
+    _check_memory(agent, state["memory"], saved, allow)
     # nothing is refused from here on
     restore_parts(agent, state["parts"], allow, report)
-    _restore_memory(agent, state["memory"], saved, report)
+    _restore_memory(agent, state["memory"], saved, allow, report)
     agent.trainer.set_state(networks, rates="optimizer" not in allow)
     report.restored += ["weights", "targets"] + ["optimizer slots"] * ("slots" in networks)
     _restore_run(agent, state, allow, report)
@@ -75,10 +78,13 @@ def load_weights(agent, path) -> None:
 
 
 def _prepare(agent, state) -> None:
-    """See to it that networks and slots exist; models that wait for their first input are built."""
-    if agent.trainer is not None:
-        return
+    """See to it that networks and slots exist; models that wait for their first input are built.
+
+    All of it now: preparing shows the processor a state, which it must not see once it is restored.
+    """
     example = None if state["probe"] is None else state["probe"]["state"]
+    if agent.prepared or (example is None and agent.trainer is not None):
+        return
     if example is None:
         raise ArgumentError(
             "the model is not built, and the checkpoint shows no observation to build it on; "
@@ -117,8 +123,14 @@ def restore_parts(agent, saved, allow=(), report=None) -> None:
             report.absent.append(f"{name}.{attribute}: {reason}")
 
 
-def _check_memory(agent, state, saved) -> None:
-    if state is None:
+def _goes_on(agent, state, allow) -> bool:
+    """Whether the memory stays as it is: one of another kind, or of the user's own, allowed."""
+    both_pools = agent.on_pool and (state is None or "ring" in state)
+    return not both_pools and comparing.is_left("memory", allow)
+
+
+def _check_memory(agent, state, saved, allow) -> None:
+    if state is None or _goes_on(agent, state, allow):
         return
     if agent.on_pool:
         memory.check(agent.memory, state, saved)
@@ -126,9 +138,11 @@ def _check_memory(agent, state, saved) -> None:
         parts.check("memory", agent.memory, state)
 
 
-def _restore_memory(agent, state, saved, report) -> None:
+def _restore_memory(agent, state, saved, allow, report) -> None:
     kind = type(agent.memory).__name__
-    if agent.on_pool:
+    if _goes_on(agent, state, allow):
+        report.ignored.append("memory: goes on as it is, allowed")
+    elif agent.on_pool:
         if state is None:
             memory.clear(agent.memory)
             report.absent.append("memory: it was empty")
@@ -141,6 +155,7 @@ def _restore_memory(agent, state, saved, report) -> None:
         report.absent.append(f"memory: {kind} has no get_state(), so what it held is gone")
     else:
         parts.set_state(agent.memory, state)
+        memory.set_window(agent.memory, state["window"])
         report.restored.append("memory")
 
 
@@ -150,7 +165,7 @@ def _restore_run(agent, state, allow, report) -> None:
     if "seed" in allow and agent.runs.seeded:
         held = {**held, "seed": agent.seed, "seeded": True}
     if held["shown"] is not None:  # the answer that waits is told by the object it is about
-        held = {**held, "shown": run["observation"]}
+        held = {**held, "shown": None if run is None else run["observation"]}
     agent.set_state(held)
     report.restored += ["counters"]
     agent.runs.leave(None)

@@ -131,7 +131,9 @@ def _plain(state, *names) -> dict:
 def _memory_state(agent) -> dict | None:
     if agent.on_pool:
         return memory.get_state(agent.memory)
-    return parts.get_state(agent.memory) if hasattr(agent.memory, "get_state") else None
+    if not hasattr(agent.memory, "get_state"):
+        return None
+    return {**parts.get_state(agent.memory), "window": memory.get_window(agent.memory)}
 
 
 def _environment(left) -> dict:
