@@ -1,6 +1,7 @@
 """Checkpoints while a run goes on, and when it is told to stop."""
 
 import os
+import sys
 import time
 import warnings
 
@@ -87,7 +88,8 @@ class RunCheckpoint(Callback):
                 self.agent.runs.request_save(self.path, self.keep)
                 self.agent.runs.save_requested()
             if (logs or {}).get("reason") and self.newest is not None:
-                print(f"Saved in {self.newest}; fit(..., resume={self.path!r}) goes on from there")
+                text = f"saved in {self.newest}; fit(..., resume={self.path!r}) goes on from there"
+                print(text, file=sys.stderr)
         finally:
             self._signals.restore()
 

@@ -187,11 +187,15 @@ def test_a_full_disk_is_waited_for(agent, tmp_path):
     np.testing.assert_equal(newest_state(again), straight)
 
 
-def test_a_path_that_is_a_file_costs_the_checkpoints_and_not_the_run(agent, tmp_path):
+def test_a_path_that_becomes_a_file_costs_the_checkpoints_and_not_the_run(agent, tmp_path):
     path = tmp_path / "run"
-    path.write_text("mine")
+
+    def replace():
+        shutil.rmtree(path)
+        path.write_text("mine")
+
     with pytest.warns(UserWarning, match="no checkpoint was written") as caught:
-        history = fit(agent, 6, RunCheckpoint(path, every_steps=4))
+        history = fit(agent, 6, RunCheckpoint(path, every_steps=4), At({2: replace}))
     said = [str(one.message) for one in caught]
     assert [text.partition(" could not be")[0] for text in said] == [
         f"step {n}: no checkpoint was written: the checkpoint at step {n}" for n in (4, 6)

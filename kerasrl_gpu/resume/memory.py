@@ -119,6 +119,7 @@ def set_state(memory, state: dict, saved) -> int:
         how many rows of the checkpoint did not fit.
     """
     memory.settle()
+    memory.spec = ObservationSpec(state["example"], memory.keep_dtype)
     was = state["ring"]
     shifts = memory.ring.set_state(was)
     fill = engine.compile_fill()
