@@ -196,7 +196,7 @@ def test_a_path_that_becomes_a_file_costs_the_checkpoints_and_not_the_run(agent,
 
     with pytest.warns(UserWarning, match="no checkpoint was written") as caught:
         history = fit(agent, 6, RunCheckpoint(path, every_steps=4), At({2: replace}))
-    said = [str(one.message) for one in caught]
+    said = [str(one.message) for one in caught if "no checkpoint" in str(one.message)]
     assert [text.partition(" could not be")[0] for text in said] == [
         f"step {n}: no checkpoint was written: the checkpoint at step {n}" for n in (4, 6)
     ]
