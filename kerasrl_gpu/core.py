@@ -262,7 +262,10 @@ class Agent(keras_rl.Agent):
         raise NotImplementedError
 
     def get_state(self) -> dict:
-        """The counters, and what was seen and done last, as plain values and arrays."""
+        """The counters, and what was seen and done last, as plain values and arrays.
+
+        A subclass that holds more adds it here and takes it in `set_state`.
+        """
         return {
             "step": self.step,
             "seed": self.seed,

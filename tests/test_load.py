@@ -317,19 +317,30 @@ def test_objects_of_the_users_own_are_named_and_passed_in(tmp_path):
 
 
 class Mine(DQNAgent):
-    """A user's own agent."""
+    """A user's own agent, which holds a number more."""
+
+    asked = 0
+
+    def get_state(self):
+        return {**super().get_state(), "asked": self.asked}
+
+    def set_state(self, state):
+        super().set_state(state)
+        self.asked = state["asked"]
 
 
 def test_an_agent_of_the_users_own_loads_itself(tmp_path):
     agent = dqn(kind=Mine)
     weights = [w + 1 for w in agent.model.get_weights()]
     agent.model.set_weights(weights)
+    agent.asked = 5
     agent.save(tmp_path)  # with what was set
     with pytest.raises(CheckpointError, match=r"holds a test_load.Mine, .*agent.load\(path\)"):
         kerasrl_gpu.load(tmp_path)
     other = dqn(kind=Mine)
     other.load(tmp_path)
     np.testing.assert_equal(other.model.get_weights(), weights)
+    assert other.asked == 5
     with pytest.raises(CheckpointError, match=r"was written by test_load.Mine, this agent is kera"):
         dqn().load(tmp_path)
 

@@ -90,7 +90,8 @@ def _prepare(agent, state) -> None:
             "the model is not built, and the checkpoint shows no observation to build it on; "
             "start the model with keras.Input(shape)."
         )
-    agent.prepare(example[-1], example)
+    first = (state["memory"] or {}).get("example", example[-1])  # which decided what a pool holds
+    agent.prepare(first, example)
 
 
 def _fitting(agent, state, allow, report) -> dict:
