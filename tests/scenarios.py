@@ -141,7 +141,7 @@ def everything(agent) -> dict:
             engine.take_rows(agent.memory.pool, np.arange(len(agent.memory.ring)))
         ),
         "memory": memory.get_state(agent.memory),
-        "agent": agent.get_state(),
+        "agent": {**agent.get_state(), "run": None},  # a name, other in every run
         "parts": {name: parts.get_state(part) for name, part in agent.parts().items()},
         "numpy": np.random.get_state(legacy=False),  # noqa: NPY002
         "python": random.getstate(),
