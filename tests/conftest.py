@@ -1,6 +1,10 @@
 """What every test gets: one backend a process, repeatable Hypothesis, no GPU test without a GPU."""
 
 import os
+import signal
+
+# A job that a shell starts in the background ignores Ctrl-C, and so would what is tested with it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before anything imports Keras, pygame or TensorFlow's C++ side: each reads its variable once.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
