@@ -3,9 +3,6 @@
 import os
 import signal
 
-# A job that a shell starts in the background ignores Ctrl-C, and so would what is tested with it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 # Before anything imports Keras, pygame or TensorFlow's C++ side: each reads its variable once.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -13,6 +10,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import pytest
 from hypothesis import settings
+
+# A job that a shell starts in the background ignores Ctrl-C, and so would what is tested with it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: the first example compiles. The same examples every time, so a red test stays red.
 settings.register_profile("kerasrl_gpu", deadline=None, max_examples=25, derandomize=True)
