@@ -160,8 +160,13 @@ class Agent(keras_rl.Agent):
 
         Who sets weights while `fit` runs calls this, and the next action goes by them.
         """
+        self._shown = None  # what the old weights said about it does not count
+        self.notice_weights()
+
+    def notice_weights(self) -> None:
+        """`take_weights`, where nobody said that they were set: it may be that nothing was."""
         if self.trainer is not None and self.trainer.take_weights():
-            self._shown = None  # what the old weights said about it does not count
+            self._shown = None
 
     def _copy_targets(self) -> None:
         if self.trainer is not None:
@@ -181,7 +186,7 @@ class Agent(keras_rl.Agent):
             if shown is observation:
                 return answer
         if not self.in_loop:
-            self.take_weights()
+            self.notice_weights()
         self.memory.see(observation, self.step, checked=self.in_loop)
         return self.trainer.act(self.memory)
 
@@ -231,7 +236,7 @@ class Agent(keras_rl.Agent):
     def _infer(self, states) -> np.ndarray:
         """What the acting network says to B states, f32[B, A], by a call of its own."""
         if not self.in_loop:
-            self.take_weights()
+            self.notice_weights()
         return self.trainer.infer(host.narrow(self.process_state_batch(states)))
 
     def process_state_batch(self, batch):

@@ -59,7 +59,7 @@ class Runs:
                 "it afterwards, or evaluate with a second agent that loads the weights."
             )
         agent.flush()
-        agent.take_weights()
+        agent.notice_weights()
         preparing.look_at_processor(agent)
         if not training and self.left is not None and self.left.env is not env:
             # the open training episode waits while a test plays on its own

@@ -336,7 +336,7 @@ def test_a_read_only_disk_leaves_the_old_one(small_disk):
     old = save(run, 1)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert_stands(run, old, lambda: save(run, 2, keep=1), "step 2 .*: Read-only file system")
-    match = "There is no older one. Free space there, or save into another directory"
+    match = "There is no older one. Save into a directory that can be written"
     with pytest.raises(CheckpointError, match=match):
         save(small_disk / "other")
 

@@ -72,6 +72,7 @@ def load_weights(agent, path) -> None:
     online = saved.state_part("trainer", "online")
     if agent.trainer is not None:
         agent.trainer.set_weights(online, saved.state_part("trainer", "target"))
+        agent.take_weights()
         return
     for name, model in agent.networks().items():  # the targets begin as copies
         architecture.set_weights(model, online[name])

@@ -65,7 +65,7 @@ def write(agent, path, keep: int):
     """`save`, now: between two steps."""
     agent.flush()
     if not agent.in_loop:  # weights that the user has set since count
-        agent.take_weights()
+        agent.notice_weights()
     left = agent.runs.where()
     state = _state(agent, left)
     _check_finite(agent, state)
