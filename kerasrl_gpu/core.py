@@ -260,11 +260,11 @@ class Agent(keras_rl.Agent):
 
     def networks(self) -> dict:
         """Name -> the user's Keras model of each network that learns."""
-        raise NotImplementedError
+        raise NotImplementedError  # the agent's class says it, as keras-rl's Agent does
 
     def acting(self) -> dict:
         """How actions follow from what a network says: see `resume.player`."""
-        raise NotImplementedError
+        raise NotImplementedError  # the agent's class says it
 
     def get_state(self) -> dict:
         """The counters, and what was seen and done last, as plain values and arrays.

@@ -10,7 +10,9 @@
 NumPy and safetensors are enough to read one; no backend is loaded.
 """
 
-from kerasrl_gpu.checkpoint.reading import Saved, find, open_newest, run_of, verify
+from kerasrl_gpu.checkpoint.directory import find
+from kerasrl_gpu.checkpoint.manifests import run_of
+from kerasrl_gpu.checkpoint.reading import Saved, open_newest, verify
 from kerasrl_gpu.checkpoint.writing import Range, make_run, write
 
 __all__ = ["Range", "Saved", "find", "make_run", "open_newest", "run_of", "verify", "write"]

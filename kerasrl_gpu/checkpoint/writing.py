@@ -7,11 +7,9 @@ import hashlib
 import json
 import os
 import platform
-import re
 import shutil
-import warnings
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,16 +17,8 @@ import numpy as np
 import safetensors
 
 from kerasrl_gpu import __version__
-from kerasrl_gpu.checkpoint import codec, files, reading
+from kerasrl_gpu.checkpoint import codec, directory, files, manifests
 from kerasrl_gpu.errors import CheckpointError, check_count
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
-_LOCK = ".writer-lock"
-_LEFTOVER = re.compile(r"\.(writing|deleting)-" + reading.NAME.pattern)
 
 
 class Range(NamedTuple):
@@ -89,17 +79,17 @@ def write(
         raise CheckpointError(f"manifest has {sorted(wrong)}, which are written here; rename them.")
     encoded = codec.encode(state)
     try:
-        _make_directory(run)
-        with _only_writer(run):
-            _clear_leftovers(run)
-            path = run / f"{_next_number(run):06}-step-{step}"
+        directory.make(run)
+        with directory.only_writer(run):
+            directory.clear_leftovers(run)
+            path = run / f"{directory.next_number(run):06}-step-{step}"
             with _draft(path) as draft:
                 note("begin")
                 _add_ranges(draft, ranges, previous, note)
                 _add_state(draft, encoded, note)
                 _commit(draft, manifest, note)
             note("rename")
-            _prune(run, keep, manifest.get("run"))
+            directory.prune(run, keep, manifest.get("run"))
             note("prune")
     except OSError as error:
         raise CheckpointError(
@@ -118,8 +108,8 @@ def make_run(run) -> None:
     """
     run = Path(run)
     try:
-        _make_directory(run)
-        with _only_writer(run):
+        directory.make(run)
+        with directory.only_writer(run):
             pass
     except OSError as error:
         raise CheckpointError(
@@ -178,7 +168,7 @@ def _add_ranges(draft, ranges, previous, note):
     before = _entries(previous)
     for name, rows, changed in ranges:
         file = f"pool/{name}.safetensors"
-        if not reading.RANGE.fullmatch(name) or file in draft.entries:
+        if not manifests.RANGE.fullmatch(name) or file in draft.entries:
             raise CheckpointError(
                 f"range {name!r}: a name is made of letters, digits, '_', '.' and '-', begins "
                 f"with a letter or digit, and comes once."
@@ -192,7 +182,7 @@ def _add_ranges(draft, ranges, previous, note):
 def _entries(previous) -> dict:
     """The files of the checkpoint before, as far as it is one."""
     try:
-        return {} if previous is None else reading.read_manifest(Path(previous))["files"]
+        return {} if previous is None else manifests.read(Path(previous))["files"]
     except CheckpointError:
         return {}
 
@@ -206,8 +196,8 @@ def _check_rows(name, rows):
 
 def _add_state(draft, encoded, note):
     data, arrays = encoded
-    draft.add(reading.STATE, [_json(data)])
-    draft.add(reading.ARRAYS, files.tensors(arrays))
+    draft.add(manifests.STATE, [_json(data)])
+    draft.add(manifests.ARRAYS, files.tensors(arrays))
     note("state")
 
 
@@ -220,16 +210,16 @@ def _commit(draft, manifest, note):
     }
     text = _json(
         {
-            "format": reading.FORMAT,
+            "format": manifests.FORMAT,
             **manifest,
             "versions": {**versions, **manifest.get("versions", {})},
             "files": dict(draft.entries),
         },
         indent=1,
     )
-    draft.add(reading.MANIFEST, [text])
+    draft.add(manifests.MANIFEST, [text])
     note("manifest")
-    draft.add(reading.COMMIT, [hashlib.sha256(text).hexdigest().encode()])
+    draft.add(manifests.COMMIT, [hashlib.sha256(text).hexdigest().encode()])
     draft.sync()
     note("commit")
 
@@ -243,64 +233,6 @@ def _json(value, indent=None) -> bytes:
         ) from error
 
 
-def _make_directory(run):
-    missing = [folder for folder in (run, *run.parents) if not folder.exists()]
-    run.mkdir(parents=True, exist_ok=True)
-    for folder in missing:
-        files.sync(folder.parent)
-
-
-@contextmanager
-def _only_writer(run):
-    """Hold the run's lock. It goes with the process, so a killed writer locks nobody out."""
-    handle = os.open(run / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        _lock(handle, run)
-        yield
-    finally:
-        if fcntl:
-            with suppress(OSError):  # a forked child may have the handle too: closing is not enough
-                fcntl.flock(handle, fcntl.LOCK_UN)
-        os.close(handle)
-
-
-def _lock(handle, run):
-    try:
-        if fcntl:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise CheckpointError(
-            f"{run}: another checkpoint is being written there; give each run a directory of its "
-            f"own."
-        ) from None
-    except OSError:
-        pass  # a file system without locks
-
-
-def _clear_leftovers(run):
-    """Remove what killed writers left. Only the holder of the lock may."""
-    for entry in list(os.scandir(run)):
-        if _LEFTOVER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-
-
-def _next_number(run) -> int:
-    taken = reading.numbered(run)
-    return int(reading.NAME.fullmatch(taken[0].name)[1]) + 1 if taken else 1
-
-
-def _prune(run, keep, name):
-    own = [path for path in reading.find(run) if reading.run_of(path) == name]
-    for old in own[keep:]:
-        doomed = old.with_name(f".deleting-{old.name}")
-        try:
-            os.rename(old, doomed)
-            files.sync(run)  # before the files go, lest half a checkpoint keeps its name
-            shutil.rmtree(doomed)
-        except OSError as error:
-            warnings.warn(f"{old} could not be deleted: {error.strerror}.", stacklevel=3)
-
-
 def _advice(error) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "Free space there, or save into another directory."
@@ -308,7 +240,7 @@ def _advice(error) -> str:
 
 
 def _standing(run) -> str:
-    found = reading.find(run)
+    found = directory.find(run)
     if not found:
         return "There is no older one."
     return f"What stands there is as it was, {found[0].name} is the newest."
