@@ -55,6 +55,7 @@ compile_learn = programs.compile_learn
 compile_put = programs.compile_put
 compile_read = programs.compile_read
 compile_step = programs.compile_step
+repeat = programs.repeat
 
 serializing = serializing.serializing
 unpack = packing.unpack

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from kerasrl_gpu.engine.jax.arrays import put_rows
 from kerasrl_gpu.engine.jax.packing import Packed, pack
 
+_UNROLLED = 32  # repetitions; more take too long to compile
+
 
 class Program:
     """A compiled function that counts how often it was traced."""
@@ -140,3 +142,31 @@ def compile_read(read):
 def cluster(function):
     """`function`: what JAX compiles is one kernel already."""
     return function
+
+
+def repeat(body, count: int, carry, unroll: bool = False):
+    """`body(index i32[], carry) -> carry` for index 0 .. count-1, one after the other.
+
+    Args:
+        unroll: writes a few repetitions out on a CPU, where XLA convolves six times slower inside
+            a loop. None begins before the one before it has ended: they share its memory.
+    """
+    if not (unroll and count <= _UNROLLED and jax.default_backend() == "cpu"):
+        return jax.lax.fori_loop(0, count, body, carry)
+    for index in range(count):
+        carry = body(jnp.int32(index) + _zero_after(carry), carry)
+    return carry
+
+
+def _zero_after(carry):
+    """0 i32[], known only when every array of `carry` is.
+
+    XLA drops optimization_barrier before it orders a CPU's work, and would run the first halves
+    of all parts before the second half of any, each with its activations.
+    """
+    words = [
+        jax.lax.bitcast_convert_type(leaf.reshape(-1)[0], jnp.uint32)
+        for leaf in jax.tree.leaves(carry)
+        if leaf.dtype == jnp.float32 and leaf.size
+    ]
+    return jax.lax.bitcast_convert_type(sum(words) >> 31 >> 1, jnp.int32)
