@@ -29,7 +29,7 @@ class Learner:
         convolutional: whether any network convolves.
         draws: () -> whether a random layer learns; raises where a batch cannot be computed in
             parts. Asked once, before the first batch that is.
-        execution: how updates are executed; may be set between two calls.
+        execution: how updates are executed. It and `batch_size` may be set between two calls.
     """
 
     def __init__(
@@ -48,9 +48,10 @@ class Learner:
         execution=AT_ONCE,
     ):
         self._update, self._act, self._probe, self._process = update, act, probe or act, process
-        self._rule, self._batch_size, self._updates = rule, batch_size, updates
+        self._rule, self.batch_size, self._updates = rule, batch_size, updates
         self.nb_metrics, self._convolutional = nb_metrics, convolutional
         self._draws, self._drawn, self.execution = draws, None, execution
+        self._made_for = batch_size
         self._programs = {}
 
     @property
@@ -80,7 +81,10 @@ class Learner:
 
     def _parts(self, what):
         """What makes one program that learns another: networks, and how they are executed."""
-        return what, *(f"{name}={n}" if n else "" for name, n in self.execution._asdict().items())
+        numbers = {"batch_size": self.batch_size, **self.execution._asdict()}
+        if self.batch_size == self._made_for:
+            del numbers["batch_size"]
+        return what, *(f"{name}={number}" for name, number in numbers.items() if number)
 
     def act(self, memory):
         """program(state, wire) -> f32[A] for the state that the wire shows."""
@@ -100,14 +104,24 @@ class Learner:
         """
         return self._compiled(
             "step" if what else "write",
-            lambda: engine.compile_step(
-                self._learn_from_pool(memory, what) if what else None,
-                self._act_on_wire(memory),
-                memory.wire.row,
-                updates=self.updates_per_call if what else 0,
-                convolutional=self._convolutional,
-            ),
+            lambda: self._made_step(memory, what, self.batch_size, self.execution, memory.wire.row),
             *(self._parts(what) if what else ()),
+        )
+
+    def trial(self, memory, what, batch_size, execution):
+        """As `step`, executed otherwise, and without the row: the pool is only read.
+
+        It is not kept, and whoever made it drops it.
+        """
+        return self._made_step(memory, what, batch_size, execution, row=None)
+
+    def _made_step(self, memory, what, batch_size, execution, row):
+        return engine.compile_step(
+            self._learn_from_pool(memory, what, batch_size, execution) if what else None,
+            self._act_on_wire(memory),
+            row,
+            updates=execution.per_call(self._updates) if what else 0,
+            convolutional=self._convolutional,
         )
 
     def learn(self, what):
@@ -141,9 +155,9 @@ class Learner:
 
         return act
 
-    def _learn_from_pool(self, memory, what):
+    def _learn_from_pool(self, memory, what, size, execution):
         wire, layout, rule, update = memory.wire, memory.layout, self._rule, self._update(what)
-        size, at_once = self._batch_size, self.execution.rows(self._batch_size)
+        at_once = execution.rows(size)
 
         def draw(pool, message, offset):
             live = Live(wire.read(message, "tail"), wire.read(message, "size"))
@@ -179,7 +193,7 @@ class Learner:
         return rows
 
     def _learn_from_rows(self, what):
-        update, size, unroll = self._update(what), self._batch_size, self._convolutional
+        update, size, unroll = self._update(what), self.batch_size, self._convolutional
         at_once = self.execution.rows(size)
         return lambda state, rows: update(state, Batch.of(rows, size, at_once, unroll))
 

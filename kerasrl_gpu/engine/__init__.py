@@ -28,6 +28,7 @@ else:
 
 Optimizer = variables.Optimizer
 adopt = variables.adopt
+borrowed = variables.borrowed
 clone = variables.clone
 load = variables.load
 overwrite = variables.overwrite
