@@ -17,20 +17,21 @@ class Machine:
 
     Args:
         seed: of the noise.
-        noise: standard deviation of a call's time, as a fraction; one call in 50 takes 4 times.
+        noise: standard deviation of a call's time, as a fraction.
+        hiccups: fraction of the calls that take 4 times as long.
         spike: how much a probe may exceed the line, as a fraction of the peak, one time in `rare`.
         slows_at_s: on its own clock; from then on everything takes `slows_by` times as long.
         **model: any of the constants above, seconds and bytes.
     """
 
-    def __init__(self, seed=0, noise=0.0, spike=0.0, rare=1, slows_at_s=math.inf, slows_by=3.0,
-                 **model):  # fmt: skip
+    def __init__(self, seed=0, noise=0.0, hiccups=0.0, spike=0.0, rare=1, slows_at_s=math.inf,
+                 slows_by=3.0, **model):  # fmt: skip
         self.model = {
             "overhead": 300e-6, "apply": 40e-6, "chunk": 60e-6, "row": 1e-6, "knee": 512,
             "fixed": 40 << 20, "slope": 64 << 10,
         } | model  # fmt: skip
         self.random = np.random.default_rng(seed)
-        self.noise, self.spike, self.rare = noise, spike, rare
+        self.noise, self.hiccups, self.spike, self.rare = noise, hiccups, spike, rare
         self.slows_at_s, self.slows_by = slows_at_s, slows_by
         self.now_s = 0.0
         self.probed, self.open, self.calls = {}, set(), []
@@ -76,7 +77,7 @@ class Machine:
         assert point in self.open
         self.calls.append(point)
         factor = math.exp(self.noise * self.random.normal())
-        if self.noise and self.random.random() < 0.02:
+        if self.random.random() < self.hiccups:
             factor *= 4
         if self.now_s >= self.slows_at_s:
             factor *= self.slows_by

@@ -10,6 +10,7 @@ from kerasrl_gpu.tuning.choose import Choice, Reading, in_words, name
 
 _BAR = 20  # characters of the fastest point's bar
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # safe to tell apart
+_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _INK, _FAINT = "#333333", "#b0b0b0"
 
 
@@ -56,21 +57,14 @@ def draw(choice: Choice, path, budget_bytes: int | None = None) -> None:
     speed, memory = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     points = [reading.point for reading in choice.curve]
     axis = "batch" if _differ(points, "batch") else "micro_batch"
-    counts = sorted({reading.point.fused for reading in choice.curve})
-    for index, fused in enumerate(counts):
-        line = [reading for reading in choice.curve if reading.point.fused == fused]
-        color = _COLORS[index % len(_COLORS)]
-        _draw_speed(speed, line, axis, color, f"{fused} fused" if len(counts) > 1 else "median")
-    _draw_memory(memory, choice, axis, budget_bytes)
-    _mark(speed, choice, axis)
+    sizes = sorted({getattr(point, axis) for point in points})
+    _dress(speed, memory, sizes)
+    _draw_speed(speed, choice.curve, axis)
+    _draw_memory(memory, choice.curve, axis, budget_bytes)
+    _mark(speed, choice, axis, right=getattr(choice.point, axis) > sizes[len(sizes) // 2])
     label = {"batch": "batch", "micro_batch": "micro-batch"}[axis]
     speed.set_title(f"Samples per second over the {label}", loc="left", fontsize=12, color=_INK)
-    speed.set_ylim(bottom=0)
-    speed.set_ylabel("samples/s")
-    memory.set_ylabel("peak memory")
-    memory.set_xlabel(f"{label} (rows computed at a time)")
-    speed.legend(frameon=False, fontsize=9, loc="lower right")
-    _dress(speed, memory, sorted({getattr(point, axis) for point in points}))
+    memory.set_xlabel(f"{label}, rows computed at a time", color=_INK)
     figure.savefig(path, dpi=150)
 
 
@@ -97,47 +91,57 @@ def _figure():
     return Figure(figsize=(8, 5.5), layout="constrained")
 
 
-def _draw_speed(axes, line, axis, color, label):
-    line = [reading for reading in line if reading.samples_per_s is not None]
-    x = [getattr(reading.point, axis) for reading in line]
-    y = [reading.samples_per_s for reading in line]
-    p10, p90 = [reading.p10 for reading in line], [reading.p90 for reading in line]
-    axes.fill_between(x, p10, p90, color=color, alpha=0.18, linewidth=0)
-    axes.plot(x, y, color=color, linewidth=1.6, label=label)
-    for reading, at, value in zip(line, x, y, strict=True):
-        face = color if reading.skipped is None else "white"
-        axes.plot(at, value, "o", color=color, markerfacecolor=face, markersize=5)
+def _draw_speed(axes, curve, axis):
+    counts = sorted({reading.point.fused for reading in curve})
+    for index, fused in enumerate(counts):
+        line = [each for each in curve if each.point.fused == fused and each.samples_per_s]
+        x = [getattr(reading.point, axis) for reading in line]
+        color = _COLORS[index % len(_COLORS)]
+        p10, p90 = [reading.p10 for reading in line], [reading.p90 for reading in line]
+        axes.fill_between(x, p10, p90, color=color, alpha=0.18, linewidth=0)
+        label = "median and p10 - p90" if len(counts) == 1 else f"{fused:,} fused"
+        axes.plot(x, [reading.samples_per_s for reading in line], color=color, label=label)
+        for reading, at in zip(line, x, strict=True):
+            face = color if reading.skipped is None else "white"
+            axes.plot(at, reading.samples_per_s, "o", color=color, markerfacecolor=face)
+    axes.plot([], [], "o", color=_INK, markerfacecolor="white", label="ruled out")
+    axes.legend(frameon=False, fontsize=9, labelcolor=_INK, loc="lower right")
+    axes.set_ylabel("samples/s", color=_INK)
+    axes.margins(y=0.22)
+    axes.set_ylim(bottom=0)
 
 
-def _draw_memory(axes, choice, axis, budget_bytes):
+def _draw_memory(axes, curve, axis, budget_bytes):
     """The largest reading of each size; what was not tried by its upper bound, hollow."""
+    most = max([budget_bytes or 0, *(reading.peak_bytes for reading in curve)])
+    unit, unit_bytes = next((each for each in _UNITS if most >= each[1]), _UNITS[-1])
     for tried, face in ((True, _INK), (False, "white")):
         peaks = {}
-        for reading in choice.curve:
+        for reading in curve:
             if (reading.samples_per_s is not None) == tried:
                 at = getattr(reading.point, axis)
-                peaks[at] = max(reading.peak_bytes, peaks.get(at, 0))
+                peaks[at] = max(reading.peak_bytes / unit_bytes, peaks.get(at, 0))
         axes.plot(list(peaks), list(peaks.values()), "o", color=_INK, markerfacecolor=face)
-    axes.yaxis.set_major_formatter(lambda nbytes, _: in_words(nbytes))
     if budget_bytes is not None:
-        axes.axhline(budget_bytes, color=_COLORS[1], linestyle="--", linewidth=1.2)
-        text = f"budget {in_words(budget_bytes)}"
+        limit = budget_bytes / unit_bytes
+        axes.axhline(limit, color=_COLORS[1], linestyle="--", linewidth=1.2)
         place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        axes.annotate(text, (0, budget_bytes), (4, 3), **place, color=_COLORS[1], fontsize=9)
-        axes.set_ylim(0, 1.35 * max(budget_bytes, axes.get_ylim()[1]))
+        text = f"budget {in_words(budget_bytes)}"
+        axes.annotate(text, (0, limit), (4, 3), **place, color=_COLORS[1], fontsize=9)
+    axes.set_ylim(-0.08 * most / unit_bytes, 1.35 * most / unit_bytes)
+    axes.set_ylabel(f"peak, {unit}", color=_INK)
 
 
-def _mark(axes, choice, axis):
+def _mark(axes, choice, axis, right):
+    """A ring around the chosen point, and its name, to its left where it is far right."""
     points = [reading.point for reading in choice.curve]
     reading = next(each for each in choice.curve if each.point == choice.point)
     at = getattr(choice.point, axis), reading.samples_per_s
     axes.plot(*at, "o", markersize=13, markerfacecolor="none", markeredgecolor=_INK, zorder=5)
     text = f"{name(choice.point, points)}\n{reading.samples_per_s:,.0f} samples/s"
-    axes.annotate(
-        text, at, (0, 14), textcoords="offset points", ha="center", va="bottom", fontsize=10,
-        fontweight="bold", color=_INK,
-    )  # fmt: skip
-    axes.margins(x=0.06, y=0.22)
+    style = {"fontsize": 10, "fontweight": "bold", "color": _INK, "va": "bottom"}
+    x, align = (8, "right") if right else (-8, "left")
+    axes.annotate(text, at, (x, 12), textcoords="offset points", ha=align, **style)
 
 
 def _dress(speed, memory, sizes):

@@ -7,7 +7,6 @@ have in common there; rates are divided by it before medians are taken.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kerasrl_gpu.errors import ArgumentError, check_count, check_number
+from kerasrl_gpu.tuning.choose import PLATEAU
 from kerasrl_gpu.tuning.points import Point
 
 _HOPELESS = 2.0  # times slower than the best
@@ -44,6 +44,7 @@ def measure(
     seconds: float,
     rounds: int = 50,
     sample_s: float = 0.01,
+    plateau: float = PLATEAU,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Point, Speed]:
@@ -51,7 +52,7 @@ def measure(
 
     From the second round on, what is over 2 times slower than the best is dropped. Ends after
     `rounds`, when another round would take longer than there is time (one is always run), or, from
-    the fifth on, when the best is separated: its p10 is above the p90 of all that are left.
+    the fifth on, when the best is separated: all others' p90 is off the plateau below its p10.
 
     Args:
         runs: point -> one device call that returns when the device is done.
@@ -59,6 +60,7 @@ def measure(
         rounds: the most rounds.
         sample_s: calls are timed together until they last this long, so that the clock's
             resolution does not matter.
+        plateau: fraction of the best samples/s that counts as no difference.
         seed: of the orders.
         clock: seconds, rising.
 
@@ -81,7 +83,7 @@ def measure(
         now = clock()
         if done >= _ROUNDS_TO_DROP:
             left = _without_hopeless(left)
-        if now + (now - start) > end or _is_separated(left, done):
+        if now + (now - start) > end or _is_separated(left, done, plateau):
             break
     paces = _paces(left)
     return {candidate.point: _speed(candidate, paces) for candidate in candidates}
@@ -141,10 +143,10 @@ def _without_hopeless(left) -> list:
     return [candidate for candidate in left if candidate.times_slower is None]
 
 
-def _is_separated(left, done) -> bool:
-    """Whether more rounds would not change which one is the best."""
+def _is_separated(left, done, plateau) -> bool:
+    """Whether more rounds would not change what is on the plateau: the best alone."""
     if done < _ROUNDS_TO_END:
         return False
     paces = _paces(left)
     best, *others = sorted((_speed(each, paces) for each in left), reverse=True)
-    return best.p10 > max((other.p90 for other in others), default=-math.inf)
+    return all(other.p90 < (1 - plateau) * best.p10 for other in others)

@@ -13,6 +13,8 @@ from kerasrl_gpu.tuning.choose import PLATEAU, Choice, Reading, choose, in_words
 from kerasrl_gpu.tuning.measuring import Speed, measure
 from kerasrl_gpu.tuning.points import Point
 
+_LONGEST_CALL_S = 1.0  # what it still saves is lost in it, and Ctrl-C has to wait for its end
+
 
 def search(
     points: Iterable[Point],
@@ -20,8 +22,8 @@ def search(
     make_run: Callable[[Point], AbstractContextManager[Callable[[], None]]],
     budget_bytes: int,
     *,
+    held_bytes: int,
     seconds: float = 20.0,
-    held_bytes: int = 0,
     margin: float = peak.MARGIN,
     plateau: float = PLATEAU,
     seed: int = 0,
@@ -31,9 +33,10 @@ def search(
 
     Three sweeps, each of which times its points interleaved. All sizes with the fewest fused
     updates: what is over 2 times slower there is so at any number, since fusing saves every size
-    the same time an update. Then all numbers of fused updates at the fastest size. Then the sizes
-    that are left with the best number, beside what is left of the second sweep; only the last one
-    is chosen from. With one number of fused updates the first sweep is all.
+    the same time an update. Then all numbers of fused updates at the fastest size, unless a call
+    would last over a second. Then the sizes that are left with the best number, beside what is left
+    of the second sweep; only the last one is chosen from. With one number of fused updates the
+    first sweep is all.
 
     A point is probed only if its predicted upper bound is within the budget, and timed only if the
     bound is so with its own reading, too. The smallest one of all has no prediction.
@@ -46,9 +49,9 @@ def search(
             done. Those of all points that are timed are open together, so scratch copies are best
             shared between them; all are closed before this returns or raises.
         budget_bytes: the most bytes at the peak.
+        held_bytes: bytes in use whatever is computed, such as the pool and the networks. The
+            second size is tried only if all else in the first reading may double with the rows.
         seconds: for timing; probes and compilations come on top.
-        held_bytes: bytes in use whatever is computed, the pool's and the networks': the less of
-            the first reading can grow, the more can be tried.
         margin: fraction that upper bounds add, for what happens rarely.
         plateau: fraction of the best samples/s that counts as no difference.
         seed: of the orders within rounds.
@@ -61,7 +64,8 @@ def search(
     sizes = _by_size(points)
     memory = _Memory(probe_peak, budget_bytes, held_bytes, margin)
     with ExitStack() as opened:
-        bench = _Bench(memory, make_run, opened, {"seed": seed, "clock": clock})
+        options = {"plateau": plateau, "seed": seed, "clock": clock}
+        bench = _Bench(memory, make_run, opened, options)
         _sweep(sizes, bench, seconds)
     return choose(bench.readings(), plateau)
 
@@ -83,8 +87,10 @@ def _sweep(sizes, bench, seconds):
         return
     bench.time(fewest, 0.2 * seconds)
     left = [size for size in sizes if size[0] in bench.left]
-    fastest = next(size for size in left if size[0] == bench.fastest)
-    bench.time(fastest, 0.3 * seconds)
+    first, *more = next(size for size in left if size[0] == bench.fastest)
+    most_rows = _LONGEST_CALL_S * bench.speeds[first].samples_per_s
+    short = [point for point in more if point.rows_a_call <= most_rows]
+    bench.time([first, *short], 0.3 * seconds)
     beside = bench.left
     best = [point for size in left for point in size if point.fused == bench.fastest.fused]
     bench.time(dict.fromkeys([*best, *beside]), 0.5 * seconds)
