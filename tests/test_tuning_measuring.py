@@ -9,7 +9,7 @@ from kerasrl_gpu.errors import ArgumentError
 from kerasrl_gpu.tuning.measuring import measure
 from kerasrl_gpu.tuning.points import Point
 
-A, B, C = (Point(64, size, 1) for size in (16, 32, 64))
+A, B, C, D = (Point(64, size, 1) for size in (8, 16, 32, 64))
 
 
 class Calls:
@@ -76,20 +76,20 @@ def test_a_clock_that_stands_still_ends_the_warm_up(monkeypatch):
     assert len(calls.order) < 500
 
 
-def test_the_hopeless_is_dropped_after_two_rounds():
-    calls = Calls(a=1.0, b=1.9, c=2.5)
-    runs = calls.runs({"a": A, "b": B, "c": C})
+def test_the_hopeless_is_dropped_after_two_rounds_or_after_one():
+    calls = Calls(a=1.0, b=1.9, c=2.5, d=4.5)
+    runs = calls.runs({"a": A, "b": B, "c": C, "d": D})
     speeds = measure(runs, seconds=1e9, rounds=20, clock=calls.clock)
-    count = Counter(calls.order)
-    assert count["c"] == 2 + 2
-    assert count["a"] == count["b"] == 2 + 5  # then a is separated from b
-    assert speeds[B].times_slower is None
-    assert speeds[C].times_slower == pytest.approx(2.5)
-    assert speeds[C].samples_per_s == pytest.approx(64 / 2.5, rel=0.3)
+    # Two calls each are the warm-up; after five rounds a is separated from b.
+    assert Counter(calls.order) == {"a": 2 + 5, "b": 2 + 5, "c": 2 + 2, "d": 2 + 1}
+    slower = [speeds[point].times_slower for point in (A, B, C, D)]
+    assert slower == [None, None, pytest.approx(2.5), pytest.approx(4.5)]
+    assert speeds[C].samples_per_s == pytest.approx(64 / 2.5)
+    assert speeds[D].samples_per_s == pytest.approx(64 / 4.5)
 
 
 def test_one_slow_moment_drops_nobody():
-    calls = Calls(a=1.0, b=[1.0, 1.0, 9.0, *[0.9] * 20])
+    calls = Calls(a=1.0, b=[1.0, 1.0, 3.9, *[0.9] * 20])
     speeds = measure(calls.runs({"a": A, "b": B}), seconds=1e9, rounds=9, clock=calls.clock)
     assert speeds[B].times_slower is None
     assert speeds[B].samples_per_s > speeds[A].samples_per_s

@@ -17,8 +17,8 @@ from kerasrl_gpu.errors import ArgumentError, check_count, check_number
 from kerasrl_gpu.tuning.choose import PLATEAU
 from kerasrl_gpu.tuning.points import Point
 
-_HOPELESS = 2.0  # times slower than the best
-_ROUNDS_TO_DROP, _ROUNDS_TO_END = 2, 5
+_HOPELESS, _HOPELESS_AT_ONCE = 2.0, 4.0  # times slower; one round may be one accident
+_ROUNDS_TO_END = 5
 _MOST_CALLS = 1_000_000  # a clock that stands still ends the warm-up, too
 
 
@@ -50,9 +50,10 @@ def measure(
 ) -> dict[Point, Speed]:
     """Time every candidate in interleaved rounds.
 
-    From the second round on, what is over 2 times slower than the best is dropped. Ends after
-    `rounds`, when another round would take longer than there is time (one is always run), or, from
-    the fifth on, when the best is separated: all others' p90 is off the plateau below its p10.
+    What is over 4 times slower than the best in the first round is dropped, over 2 times from the
+    second on. Ends after `rounds`, when another round would take longer than there is time (one is
+    always run), or, from the fifth on, when the best is separated: all others' p90 is off the
+    plateau below its p10.
 
     Args:
         runs: point -> one device call that returns when the device is done.
@@ -81,8 +82,7 @@ def measure(
         for index in generator.permutation(len(left)):
             left[index].sample(sample_s)
         now = clock()
-        if done >= _ROUNDS_TO_DROP:
-            left = _without_hopeless(left)
+        left = _without_hopeless(left, _HOPELESS_AT_ONCE if done == 1 else _HOPELESS)
         if now + (now - start) > end or _is_separated(left, done, plateau):
             break
     paces = _paces(left)
@@ -132,13 +132,13 @@ def _speed(candidate, paces) -> Speed:
     return Speed(median, p10, p90, candidate.times_slower)
 
 
-def _without_hopeless(left) -> list:
+def _without_hopeless(left, limit) -> list:
     """Those that stay; a candidate's best round counts, for a slow one may be an accident."""
     paces = _paces(left)
     fastest = max(_speed(candidate, paces).samples_per_s for candidate in left)
     for candidate in left:
         times_slower = fastest / max(np.divide(candidate.rates, paces))
-        if times_slower > _HOPELESS:
+        if times_slower > limit:
             candidate.times_slower = float(times_slower)
     return [candidate for candidate in left if candidate.times_slower is None]
 
