@@ -69,6 +69,13 @@ def test_short_calls_are_timed_together():
     assert speeds[A].samples_per_s == pytest.approx(64_000)
 
 
+def test_samples_that_turn_out_short_get_more_calls():
+    # 20 ms at first, then 4: one call, two (8 ms), and four from then on
+    calls = Calls(a=[1.0, 0.02, *[0.004] * 19])
+    measure(calls.runs({"a": A}), seconds=1e9, rounds=5, clock=calls.clock)
+    assert len(calls.order) == 2 + 1 + 2 + 4 + 4 + 4
+
+
 def test_a_clock_that_stands_still_ends_the_warm_up(monkeypatch):
     monkeypatch.setattr("kerasrl_gpu.tuning.measuring._MOST_CALLS", 100)
     calls = Calls(a=0.0)
@@ -108,6 +115,14 @@ def test_the_time_is_kept_and_one_round_is_always_run():
         runs = calls.runs({"a": A, "b": B, "c": C})
         measure(runs, seconds=seconds, rounds=4, clock=calls.clock)
         assert len(calls.order) == 6 + 3 * rounds
+
+
+def test_a_pace_that_changes_within_the_median_round_is_taken_out():
+    # Everything takes 3 times as long from the third round on, after a's sample and before b's.
+    # Plain medians would be a's fast and b's slow: a 2.7 times faster, though b takes 0.9 of it.
+    calls = Calls(a=[1, 1, 1, 1, 1, 3, 3], b=[0.9, 0.9, 0.9, 0.9, 2.7, 2.7, 2.7])
+    speeds = measure(calls.runs({"a": A, "b": B}), seconds=1e9, rounds=5, clock=calls.clock)
+    assert speeds[B].samples_per_s / speeds[A].samples_per_s == pytest.approx(1 / 0.9)
 
 
 @pytest.mark.parametrize("at_s", [0.05, 0.2, 0.4, 0.55, 0.7, 0.9, 1.1, 1.4])

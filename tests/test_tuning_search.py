@@ -82,6 +82,19 @@ def test_no_call_is_longer_than_a_second_for_the_sake_of_fusing():
     assert {point.fused for point in machine.calls} == {1, 2}
 
 
+def test_fusing_that_brings_nothing_is_not_chosen():
+    assert tune(Machine(overhead=1e-6), exact_points(256, 8)).point == Point(256, 256, 1)
+
+
+def test_what_is_hopeless_is_not_tried_with_more_fused():
+    machine = Machine()
+    choice = tune(machine, exact_points(2048, 4))
+    slow = [each.point for each in choice.curve if "slower" in (each.skipped or "")]
+    assert Point(2048, 1, 1) in slow
+    sizes = {point.micro_batch for point in slow}
+    assert all(point.fused == 1 for point in machine.probed if point.micro_batch in sizes)
+
+
 def test_free_batches_stop_at_the_knee():
     # Beyond 512 rows a chunk leaves the cache: 1,024 are slower, though they fit. 512 take
     # 300 + 40 + 60 + 512 = 912 us.
@@ -165,6 +178,18 @@ def test_probes_go_from_small_to_large_and_once_a_point():
     assert len(seen) == len(set(seen))
     first = [point.micro_batch for point in seen[:7]]
     assert first == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_what_fusing_adds_is_foretold_for_other_sizes():
+    # 30 MiB for each update but the first: 512 rows, the fastest, take 72 + 90 = 162 MiB with four
+    # of them. 1,024 alone would take 104, but 194 with four; they are never probed so.
+    machine = Machine()
+    line = machine.probe_peak
+    machine.probe_peak = lambda point: line(point) + (point.fused - 1) * 30 * MIB
+    choice = tune(machine, exact_points(2048, 4), 190 * MIB)
+    assert choice.point == Point(2048, 512, 4)
+    assert {Point(2048, 1024, 1), Point(2048, 2048, 1), Point(2048, 256, 4)} <= set(machine.probed)
+    assert not {Point(2048, 1024, 4), Point(2048, 2048, 4)} & set(machine.probed)
 
 
 # What goes wrong ----------------------------------------------------------------------------------

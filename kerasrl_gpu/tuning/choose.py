@@ -66,7 +66,7 @@ def choose(readings: Iterable[Reading], plateau: float = PLATEAU) -> Choice:
         )
     best = max(left, key=lambda reading: reading.samples_per_s)
     level = [each for each in left if each.samples_per_s >= (1 - plateau) * best.samples_per_s]
-    chosen = min(level, key=lambda each: (each.peak_bytes, each.point.micro_batch, each.point))
+    chosen = min(level, key=lambda each: each.peak_bytes)  # of equals the first, the smallest
     words = [_verdict(chosen, best, curve, plateau), *_untried(curve)]
     return Choice(chosen.point, "; ".join(words) + ".", curve)
 

@@ -101,7 +101,7 @@ def _micro_batches(batch: int, least: int) -> list[int]:
 def _fused(updates: int) -> list[int]:
     divisors = _divisors(updates)
     wanted = np.geomspace(1, updates, min(_MOST_FUSED, len(divisors)))
-    return sorted({1, updates, *(_nearest(divisors, count) for count in wanted)})
+    return sorted({_nearest(divisors, count) for count in wanted})
 
 
 def _nearest(values: list[int], wanted: float) -> int:

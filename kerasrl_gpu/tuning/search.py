@@ -172,7 +172,7 @@ class _Memory:
     def upper_bytes(self, point: Point) -> int:
         """The point's upper bound; it is probed first if its bound so far allows it."""
         if point not in self.peaks:
-            upper_bytes = self._predicted(point.micro_batch)
+            upper_bytes = self._predicted(point)
             if upper_bytes > self.budget_bytes:
                 return upper_bytes
             self.peaks[point] = self._probe(point)
@@ -187,13 +187,24 @@ class _Memory:
             )
         return peak_bytes
 
-    def _predicted(self, rows) -> int:
-        """0 where nothing was probed yet."""
+    def _predicted(self, point) -> int:
+        """From the smallest reading of each size, and what fusing as many added elsewhere.
+
+        0 where nothing was probed yet.
+        """
         by_rows: dict[int, int] = {}
-        for point, peak_bytes in self.peaks.items():
-            by_rows[point.micro_batch] = max(peak_bytes, by_rows.get(point.micro_batch, 0))
+        for probed, peak_bytes in self.peaks.items():
+            least_bytes = by_rows.get(probed.micro_batch, peak_bytes)
+            by_rows[probed.micro_batch] = min(peak_bytes, least_bytes)
+        if not by_rows:
+            return 0
+        fusing_bytes = max(
+            peak_bytes - by_rows[probed.micro_batch] if probed.fused == point.fused else 0
+            for probed, peak_bytes in self.peaks.items()
+        )
         if len(by_rows) == 1:
             # No line goes through one size; at worst all that is not held grows with the rows.
-            [(probed, peak_bytes)] = by_rows.items()
-            by_rows[2 * probed] = 2 * peak_bytes - self.held_bytes
-        return peak.fit(by_rows, self.margin).upper(rows) if by_rows else 0
+            [(rows, peak_bytes)] = by_rows.items()
+            by_rows[2 * rows] = 2 * peak_bytes - self.held_bytes
+        shifted = {rows: peak_bytes + fusing_bytes for rows, peak_bytes in by_rows.items()}
+        return peak.fit(shifted, self.margin).upper(point.micro_batch)
