@@ -222,7 +222,7 @@ def test_one_that_is_always_overtaken_writes_in_the_end(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("silence")
 def test_a_reader_sees_whole_files_only(tmp_path):
-    here, done = Cache(tmp_path / "tuning.json"), threading.Event()
+    here = Cache(tmp_path / "tuning.json")
     here.put(KEY, a_choice())
 
     def write(writer):
@@ -234,7 +234,6 @@ def test_a_reader_sees_whole_files_only(tmp_path):
         writer.start()
     while any(writer.is_alive() for writer in writers):
         assert here.get(KEY) == a_choice()  # a warning would be an error
-    done.set()
     for writer in writers:
         writer.join()
     assert os.listdir(tmp_path) == ["tuning.json"]

@@ -67,6 +67,15 @@ def test_the_sentence_names_what_differs():
     assert many.reason.endswith("; micro_batch=2 needs more and was not tried, nor were 2 more.")
 
 
+def test_what_varied_much_is_said():
+    point, reason = Point(8, 8, 1), "micro_batch=8: 100 samples/s, the only one tried"
+    assert choose([Reading(point, 100, 80, 120, 1)]).reason == f"{reason}."
+    unsteady = choose([Reading(point, 100, 50, 120, 1)])
+    assert unsteady.reason == (
+        f"{reason}; its samples/s varied by a factor of 2.4, so tune again on an idle machine."
+    )
+
+
 @given(
     rows=st.lists(
         st.tuples(st.floats(1, 1e6), st.integers(0, 50), st.booleans()), min_size=1, max_size=20

@@ -83,16 +83,33 @@ def test_a_clock_that_stands_still_ends_the_warm_up(monkeypatch):
     assert len(calls.order) < 500
 
 
-def test_the_hopeless_is_dropped_after_two_rounds_or_after_one():
+def test_the_hopeless_is_dropped_after_three_rounds():
     calls = Calls(a=1.0, b=1.9, c=2.5, d=4.5)
     runs = calls.runs({"a": A, "b": B, "c": C, "d": D})
     speeds = measure(runs, seconds=1e9, rounds=20, clock=calls.clock)
     # Two calls each are the warm-up; after five rounds a is separated from b.
-    assert Counter(calls.order) == {"a": 2 + 5, "b": 2 + 5, "c": 2 + 2, "d": 2 + 1}
+    assert Counter(calls.order) == {"a": 2 + 5, "b": 2 + 5, "c": 2 + 3, "d": 2 + 3}
     slower = [speeds[point].times_slower for point in (A, B, C, D)]
     assert slower == [None, None, pytest.approx(2.5), pytest.approx(4.5)]
     assert speeds[C].samples_per_s == pytest.approx(64 / 2.5)
     assert speeds[D].samples_per_s == pytest.approx(64 / 4.5)
+
+
+@pytest.mark.parametrize(
+    "seconds, counts",
+    [
+        (5, (1, 1, 1, 1)),  # a round takes 9.9 s, 5.4 s without d
+        (15.5, (2, 2, 2, 1)),  # 9.9 + 5.4; then 2.9 s without c are not left either
+        (18.5, (3, 3, 2, 1)),
+        (20, (2, 2, 2, 2)),
+    ],
+)
+def test_where_time_is_short_the_hopeless_is_dropped_sooner(seconds, counts):
+    calls = Calls(a=1.0, b=1.9, c=2.5, d=4.5)
+    runs = calls.runs({"a": A, "b": B, "c": C, "d": D})
+    speeds = measure(runs, seconds=seconds, clock=calls.clock)
+    assert Counter(calls.order) == dict(zip("abcd", (2 + count for count in counts), strict=True))
+    assert speeds[D].times_slower == pytest.approx(4.5)
 
 
 def test_one_slow_moment_drops_nobody():

@@ -9,6 +9,7 @@ from kerasrl_gpu.errors import ArgumentError
 from kerasrl_gpu.tuning.points import Point
 
 PLATEAU = 0.03  # of the best samples/s; less than that is no difference
+_UNSTEADY = 1.5  # times from p10 to p90
 
 
 class Reading(NamedTuple):
@@ -67,7 +68,7 @@ def choose(readings: Iterable[Reading], plateau: float = PLATEAU) -> Choice:
     best = max(left, key=lambda reading: reading.samples_per_s)
     level = [each for each in left if each.samples_per_s >= (1 - plateau) * best.samples_per_s]
     chosen = min(level, key=lambda each: each.peak_bytes)  # of equals the first, the smallest
-    words = [_verdict(chosen, best, curve, plateau), *_untried(curve)]
+    words = [_verdict(chosen, best, curve, plateau), *_untried(curve), *_doubts(chosen)]
     return Choice(chosen.point, "; ".join(words) + ".", curve)
 
 
@@ -103,6 +104,13 @@ def _verdict(chosen, best, curve, plateau) -> str:
         f"{words}, within {100 * plateau:g} % of the best "
         f"({best.samples_per_s:,.0f} at {name(best.point, among)}) {less}"
     )
+
+
+def _doubts(chosen):
+    """A clause where the machine was too busy for a difference of a few percent to be seen."""
+    varied = chosen.p90 / chosen.p10
+    if varied > _UNSTEADY:
+        yield f"its samples/s varied by a factor of {varied:.1f}, so tune again on an idle machine"
 
 
 def _untried(curve):

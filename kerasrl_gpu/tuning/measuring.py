@@ -18,7 +18,7 @@ from kerasrl_gpu.tuning.choose import PLATEAU
 from kerasrl_gpu.tuning.points import Point
 
 _HOPELESS, _HOPELESS_AT_ONCE = 2.0, 4.0  # times slower; one round may be one accident
-_ROUNDS_TO_END = 5
+_ROUNDS_TO_DROP, _ROUNDS_TO_END = 3, 5
 _MOST_CALLS = 1_000_000  # a clock that stands still ends the warm-up, too
 
 
@@ -50,10 +50,10 @@ def measure(
 ) -> dict[Point, Speed]:
     """Time every candidate in interleaved rounds.
 
-    What is over 4 times slower than the best in the first round is dropped, over 2 times from the
-    second on. Ends after `rounds`, when another round would take longer than there is time (one is
-    always run), or, from the fifth on, when the best is separated: all others' p90 is off the
-    plateau below its p10.
+    From the third round on, or earlier if the time would not do for another, candidates are dropped
+    that are over 2 times slower than the best (4 times after a single round). Ends after `rounds`,
+    when another round would take longer than there is time (one is always run), or, from the fifth
+    on, when the best is separated: all others' p90 is off the plateau below its p10.
 
     Args:
         runs: point -> one device call that returns when the device is done.
@@ -78,12 +78,11 @@ def measure(
         candidate.warm_up(sample_s)
     left, end = candidates, clock() + seconds
     for done in range(1, rounds + 1):
-        start = clock()
         for index in generator.permutation(len(left)):
             left[index].sample(sample_s)
-        now = clock()
-        left = _without_hopeless(left, _HOPELESS_AT_ONCE if done == 1 else _HOPELESS)
-        if now + (now - start) > end or _is_separated(left, done, plateau):
+        if done >= _ROUNDS_TO_DROP or not _has_time(left, clock, end):
+            left = _without_hopeless(left, _HOPELESS_AT_ONCE if done == 1 else _HOPELESS)
+        if not _has_time(left, clock, end) or _is_separated(left, done, plateau):
             break
     paces = _paces(left)
     return {candidate.point: _speed(candidate, paces) for candidate in candidates}
@@ -94,6 +93,7 @@ class _Candidate:
         self.point, self.run, self.clock = point, run, clock
         self.calls = 1  # timed together
         self.rates = []  # samples/s, one a round
+        self.elapsed_s = 0.0  # of the last sample
         self.times_slower = None
 
     def warm_up(self, sample_s):
@@ -102,9 +102,10 @@ class _Candidate:
             self.calls *= 2
 
     def sample(self, sample_s):
-        elapsed = self._time()
-        self.rates.append(self.calls * self.point.rows_a_call / max(elapsed, 1e-9))
-        if elapsed < sample_s and self.calls < _MOST_CALLS:
+        self.elapsed_s = self._time()
+        rows = self.calls * self.point.rows_a_call
+        self.rates.append(rows / max(self.elapsed_s, 1e-9))  # a clock may stand still
+        if self.elapsed_s < sample_s and self.calls < _MOST_CALLS:
             self.calls *= 2
 
     def _time(self) -> float:
@@ -112,6 +113,11 @@ class _Candidate:
         for _ in range(self.calls):
             self.run()
         return self.clock() - start
+
+
+def _has_time(left, clock, end) -> bool:
+    """Whether another round, as long as the last one, would end in time."""
+    return clock() + sum(candidate.elapsed_s for candidate in left) <= end
 
 
 def _paces(left) -> np.ndarray:

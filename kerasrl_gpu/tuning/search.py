@@ -188,14 +188,13 @@ class _Memory:
         return peak_bytes
 
     def _predicted(self, point) -> int:
-        """From the smallest reading of each size, and what fusing as many added elsewhere.
+        """From each size's first reading, and from what fusing as many added to other sizes.
 
         0 where nothing was probed yet.
         """
         by_rows: dict[int, int] = {}
         for probed, peak_bytes in self.peaks.items():
-            least_bytes = by_rows.get(probed.micro_batch, peak_bytes)
-            by_rows[probed.micro_batch] = min(peak_bytes, least_bytes)
+            by_rows.setdefault(probed.micro_batch, peak_bytes)
         if not by_rows:
             return 0
         fusing_bytes = max(
