@@ -35,8 +35,9 @@ def search(
     updates: what is over 2 times slower there is so at any number, since fusing saves every size
     the same time an update. Then all numbers of fused updates at the fastest size, unless a call
     would last over a second. Then the sizes that are left with the best number, beside what is left
-    of the second sweep; only the last one is chosen from. With one number of fused updates the
-    first sweep is all.
+    of the second sweep; only the last one is chosen from. The best number is the smallest within
+    the plateau: where fusing brings nothing, nothing new is compiled for the last sweep. With one
+    number of fused updates the first sweep is all.
 
     A point is probed only if its predicted upper bound is within the budget, and timed only if the
     bound is so with its own reading, too. The smallest one of all has no prediction.
@@ -66,7 +67,7 @@ def search(
     with ExitStack() as opened:
         options = {"plateau": plateau, "seed": seed, "clock": clock}
         bench = _Bench(memory, make_run, opened, options)
-        _sweep(sizes, bench, seconds)
+        _sweep(sizes, bench, seconds, plateau)
     return choose(bench.readings(), plateau)
 
 
@@ -80,7 +81,7 @@ def _by_size(points) -> list[list[Point]]:
     return list(sizes.values())
 
 
-def _sweep(sizes, bench, seconds):
+def _sweep(sizes, bench, seconds, plateau):
     fewest = [size[0] for size in sizes]
     if all(len(size) == 1 for size in sizes):
         bench.time(fewest, seconds)
@@ -92,7 +93,9 @@ def _sweep(sizes, bench, seconds):
     short = [point for point in more if point.rows_a_call <= most_rows]
     bench.time([first, *short], 0.3 * seconds)
     beside = bench.left
-    best = [point for size in left for point in size if point.fused == bench.fastest.fused]
+    enough = (1 - plateau) * bench.speeds[bench.fastest].samples_per_s
+    fused = min(point.fused for point in beside if bench.speeds[point].samples_per_s >= enough)
+    best = [point for size in left for point in size if point.fused == fused]
     bench.time(dict.fromkeys([*best, *beside]), 0.5 * seconds)
 
 
@@ -156,7 +159,7 @@ class _Bench:
         if speed.times_slower is not None:
             skipped = f"{speed.times_slower:.1f} times slower than the best"
         elif point not in self.left:
-            skipped = f"fused={self.fastest.fused} was faster"
+            skipped = "more fused updates were faster"
         return Reading(point, *speed[:3], self.memory.peaks[point], skipped)
 
 
