@@ -54,7 +54,7 @@ def test_candidates_are_few_fit_and_leave_no_gap(batch, updates, data):
     assert points == [Point(batch, *pair) for pair in itertools.product(sizes, counts)]
     assert sizes[-1] == batch
     assert least <= sizes[0] <= max(2 * least, batch if batch < 2 * least else 0)
-    assert len(sizes) <= 13
+    assert len(sizes) <= 12
     assert {1, updates} <= set(counts)
     assert len(counts) <= 4
     assert all(updates % count == 0 for count in counts)

@@ -36,12 +36,11 @@ def exact_points(batch: int, updates: int, least: int = 1) -> list[Point]:
 
     Micro-batches are about a factor of two apart, more where that would be over 12 of them:
     divisors of the batch where there are any near, powers of two (the last chunk is smaller) where
-    there are none; the batch itself is always one. Numbers of fused updates are up to 4 divisors
+    there are none; the batch itself is the last. Numbers of fused updates are up to 4 divisors
     of `updates`, 1 and `updates` among them.
 
-    All pairs are listed, up to 48; `search` tries about 20. What a fused call saves does not
-    depend on the micro-batch, so a sweep along each axis through the fastest point of the other
-    one finds the best pair.
+    All pairs are listed, up to 48; `search` tries half of them at most. What a fused call saves
+    does not depend on the micro-batch, so sweeps along both axes find the best pair.
 
     Args:
         batch: the logical batch, which stays.
@@ -91,7 +90,7 @@ def _micro_batches(batch: int, least: int) -> list[int]:
     reach = math.sqrt(wanted[1] / wanted[0]) if count > 1 else 1.0  # half-way to the next
     divisors = [size for size in _divisors(batch) if size >= least]
     powers = [size for size in _powers_of_two(batch) if size >= least] or [batch]
-    sizes = {batch}
+    sizes = set()
     for size in wanted:
         near = _nearest(divisors, size)
         sizes.add(near if max(near / size, size / near) <= reach else _nearest(powers, size))

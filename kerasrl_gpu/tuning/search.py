@@ -13,7 +13,7 @@ from kerasrl_gpu.tuning.choose import PLATEAU, Choice, Reading, choose, in_words
 from kerasrl_gpu.tuning.measuring import Speed, measure
 from kerasrl_gpu.tuning.points import Point
 
-_LONGEST_CALL_S = 1.0  # what it still saves is lost in it, and Ctrl-C has to wait for its end
+_LONGEST_CALL_S = 1.0  # a call's fixed costs are lost in a second, and Ctrl-C waits for its end
 
 
 def search(
