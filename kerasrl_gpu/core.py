@@ -8,7 +8,7 @@ import warnings
 import keras
 import numpy as np
 
-from kerasrl_gpu import execution, host, keras_rl, loop
+from kerasrl_gpu import execution, host, keras_rl, loop, planning
 from kerasrl_gpu.errors import (
     ArgumentError,
     NotCompiled,
@@ -324,6 +324,14 @@ class Agent(keras_rl.Agent):
     def outputs(self, states) -> np.ndarray:
         """What every network says to B states, f32[B, P]; `verify` compares it."""
         return self.trainer.probe(host.narrow(self.process_state_batch(states)))
+
+    # What a run takes ---------------------------------------------------------------------------
+
+    plan, report = planning.plan, planning.report
+
+    def passes(self) -> list:
+        """The passes of an update: for each optimizer's step a list of `planning.passes.Pass`."""
+        raise NotImplementedError  # the agent's class says it
 
     # keras-rl's loop ------------------------------------------------------------------------------
 

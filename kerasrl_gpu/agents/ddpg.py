@@ -13,6 +13,7 @@ from kerasrl_gpu.core import Agent
 from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.inputs import Inputs, action_index, build_on, check_is_keras, check_output
 from kerasrl_gpu.keras_rl import config_of
+from kerasrl_gpu.planning.passes import Pass
 from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.resume import restoring
 from kerasrl_gpu.state import Network
@@ -188,6 +189,14 @@ class DDPGAgent(Agent):
         """See `Agent`."""
         low, high = self._bounds or (None, None)
         return {"network": "actor", "discrete": False, "low": low, "high": high}
+
+    def passes(self):
+        """See `Agent`."""
+        learning = {"keeps": True, "learns": True}
+        return [
+            [Pass("actor"), Pass("critic"), Pass("critic", **learning)],
+            [Pass("actor", **learning), Pass("critic", keeps=True)],
+        ]
 
     @classmethod
     def from_config(cls, config, networks, objects, own):

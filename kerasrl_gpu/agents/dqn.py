@@ -13,6 +13,7 @@ from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.heads import DUELING_TYPES, dueling
 from kerasrl_gpu.inputs import Inputs, build_on, check_is_keras, check_output
 from kerasrl_gpu.keras_rl import Policy, config_of
+from kerasrl_gpu.planning.passes import Pass
 from kerasrl_gpu.policy import EpsGreedyQPolicy, GreedyQPolicy
 from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.resume import restoring
@@ -196,6 +197,11 @@ class DQNAgent(Agent):
     def acting(self):
         """See `Agent`."""
         return {"network": "model", "discrete": True}
+
+    def passes(self):
+        """See `Agent`."""
+        inferring = [Pass("model")] * (2 if self.enable_double_dqn else 1)
+        return [[*inferring, Pass("model", keeps=True, learns=True)]]
 
     @classmethod
     def from_config(cls, config, networks, objects, own):

@@ -1,0 +1,149 @@
+"""The plan and the report of an agent: `agent.plan()`, `agent.report()`."""
+
+from __future__ import annotations
+
+from kerasrl_gpu import engine, host, probes
+from kerasrl_gpu.errors import ArgumentError, check_count
+from kerasrl_gpu.observations import ObservationSpec
+from kerasrl_gpu.planning import budgets, engines, graph, passes
+from kerasrl_gpu.planning import plan as plans
+from kerasrl_gpu.planning.plan import Plan
+from kerasrl_gpu.planning.report import Report, layer_rows
+
+
+def plan(
+    agent, observation=None, *, batch_size=None, micro_batch=None, budget=None, limit=None
+) -> Plan:
+    """Every byte that a run takes on the device, before it starts; allocates nothing.
+
+    Args:
+        observation: an example, as the memory stores it; None takes the one that it has seen.
+        batch_size: transitions an update; None takes the agent's.
+        micro_batch: transitions that are computed at a time; None: all of them.
+        budget: what the run may take, see `planning.budgets.parse`; None says nothing of it.
+        limit: rows of the pool; None takes the memory's.
+
+    Returns:
+        Plan; `print` shows it as a table.
+
+    Raises:
+        NotCompiled: `compile` was not called.
+        ArgumentError: no observation was seen, or given; or a budget that is none.
+        ShapeError: a model's shapes are not known.
+    """
+    graphs = _graphs(agent)
+    budget = budgets.parse(budget)
+    sizes = _sizes(agent, batch_size, micro_batch)
+    weights = [one for model in agent.networks().values() for one in model.trainable_variables]
+    compiled = engines.compiled_by(any(len(one.shape) > 2 for one in weights))
+    lines = plans.network_lines(agent.state, _keras_variables(agent), compiled)
+    batch = 0
+    if agent.on_pool:
+        spec = _spec(agent, observation)
+        estimate = agent.memory.estimate(spec.example)
+        rows = agent.memory.limit if limit is None else check_count("limit", limit, 1)
+        fields = {
+            name: count // agent.memory.limit * rows for name, count in estimate["fields"].items()
+        }
+        lines += plans.pool_lines(fields)
+        batch = _batch_bytes(agent, spec, estimate["row_bytes"], compiled)
+    if not agent.on_pool or host.overrides(agent.processor, "process_state_batch"):
+        batch += _input_bytes(graphs)
+    held = passes.rows(agent.passes(), graphs, compiled)
+    lines += plans.update_lines(_gradients(agent), held, batch, sizes, compiled)
+    lines.append(plans.margin_line(lines, compiled))
+    found = Plan(tuple(lines), *sizes)
+    return found if budget is None else _within(found, budget, agent)
+
+
+def report(agent) -> Report:
+    """Parameters, activations and FLOPs of every layer, for acting once and for one update.
+
+    Raises:
+        NotCompiled: `compile` was not called.
+        ShapeError: a model's shapes are not known.
+    """
+    graphs = _graphs(agent)
+    acting = agent.acting()["network"]
+    return Report(layer_rows(graphs, agent.passes(), acting), agent.batch_size)
+
+
+def _graphs(agent) -> dict:
+    agent.check_compiled()
+    return {name: graph.trace(model) for name, model in agent.networks().items()}
+
+
+def _sizes(agent, batch_size, micro_batch) -> tuple:
+    """(batch_size, micro_batch) as whole numbers; the second is at most the first."""
+    batch_size = check_count("batch_size", batch_size or agent.batch_size, 1)
+    micro_batch = check_count("micro_batch", micro_batch or batch_size, 1)
+    if micro_batch > batch_size:
+        raise ArgumentError(
+            f"micro_batch={micro_batch} is more than the batch has; pass {batch_size} or less."
+        )
+    return batch_size, micro_batch
+
+
+def _spec(agent, observation):
+    """What observations look like, from the example or from what the memory has seen."""
+    if observation is not None:
+        return ObservationSpec(observation, agent.memory.keep_dtype)
+    if agent.memory.spec is None:
+        raise ArgumentError(
+            "no observation was seen yet, so a row's bytes are not known; pass "
+            "plan(observation=env.observation_space.sample()), processed as the memory stores it."
+        )
+    return agent.memory.spec
+
+
+def _batch_bytes(agent, spec, row_bytes: int, compiled) -> int:
+    """Bytes of a transition while it is read and learned from."""
+    window, span = agent.memory.window_length, agent.rule.span
+    rows = window + span + (window if span > 1 else 0)
+    seen = window * sum(leaf.nbytes for leaf in spec.fields.values())
+    # reward and discount are 4 bytes each, and one says whether the episode terminated
+    numbers = agent.memory.action.nbytes + 9
+    return rows * row_bytes + (1 + compiled.reads_ahead) * seen + numbers
+
+
+def _input_bytes(graphs: dict) -> int:
+    """Bytes of what the networks take, observations and next ones, a row."""
+    return 2 * max(
+        sum(one.tensors[place].nbytes for place in one.inputs) for one in graphs.values()
+    )
+
+
+def _keras_variables(agent) -> dict:
+    optimizers = agent.trainer.mirror.optimizers
+    return {
+        name: (model.variables, optimizers[name].keras.variables)
+        for name, model in agent.networks().items()
+    }
+
+
+def _gradients(agent) -> dict:
+    """Network -> (bytes of its gradients, of its slots, sets of gradients that are made of them)."""
+    found = {}
+    for name, one in agent.trainer.mirror.optimizers.items():
+        inner = getattr(one.keras, "inner_optimizer", one.keras)
+        clips = any((inner.clipnorm, inner.clipvalue, inner.global_clipnorm))
+        own = plans.nbytes(agent.networks()[name].trainable_variables)
+        found[name] = own, plans.nbytes(one.keras.variables), 2 * clips
+    return found
+
+
+def _within(found: Plan, budget, agent) -> Plan:
+    """The plan beside the bytes that the budget leaves to it."""
+    held = found.persistent_bytes + (agent.memory.nbytes if agent.on_pool else 0)
+    may = budgets.available(budget, *_device(held), held)
+    return Plan(found.lines, found.batch_size, found.micro_batch, may)
+
+
+def _device(held_bytes: int) -> tuple:
+    """(limit, used) of the device that pools lie on, bytes; None where nobody says."""
+    if "cpu" in engine.device().lower():
+        limits = [one for one in probes.host_limits() if one.free_bytes is not None]
+        tightest = min(limits, key=lambda one: one.free_bytes, default=None)
+        return (None, None) if tightest is None else (tightest.bytes, tightest.used_bytes)
+    free = engine.device_budget_bytes()
+    return (None, None) if free is None else (free + held_bytes, held_bytes)

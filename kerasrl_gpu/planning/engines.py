@@ -1,0 +1,106 @@
+"""How the engines compute: what each keeps for the backward pass, and what it makes on the way.
+
+These are measurements, not promises of the libraries. Each is bytes a row of a batch: the rise of a
+process' resident memory (and on JAX the compiler's own account) between two batch sizes, for dense
+networks of 64 to 1,024 units and the Nature CNN, on CPUs with AVX-512; TensorFlow 2.21, JAX 0.10.2.
+`tests/test_planning_measured.py` measures again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from kerasrl_gpu import engine
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How one way to compile computes.
+
+    Attributes:
+        activations: name -> arrays of a layer's size kept beside its output; others keep 2.
+        norms: class name -> arrays that a normalisation keeps beside its output; others keep 1.
+        fuses: casts, scalings and permutations are written once, for the layer that reads them.
+        infers: what a pass without gradients holds: all its outputs ("all"), the largest one
+            ("largest"), or the largest input with its output ("pair").
+        infers_together: passes without gradients run at the same time.
+        relu_zeros: each width of a relu has an array of zeros of that size.
+        unfolds: a convolution writes out every patch that it reads.
+        overlaps: what one optimizer's networks keep lies beside what the next one's keep.
+        half_bytes: bytes in which a number of half precision is kept.
+        reads_ahead: the next observations are there as long as the observations.
+        copies: Keras' variables are a second copy of weights and slots.
+        repacks: the whole state is copied when it is packed.
+        assigns: the optimizer's new slots lie beside the old ones.
+        code_bytes: what the compiled calls and their threads take.
+    """
+
+    activations: dict = field(default_factory=dict)
+    norms: dict = field(default_factory=dict)
+    fuses: bool = True
+    infers: str = "pair"
+    infers_together: bool = False
+    relu_zeros: bool = False
+    unfolds: bool = False
+    overlaps: bool = False
+    half_bytes: float = 2
+    reads_ahead: bool = False
+    copies: bool = False
+    repacks: bool = False
+    assigns: bool = False
+    code_bytes: int = 0
+
+
+# XLA keeps what a relu is applied to, not only its result; JAX differentiates elu, swish and gelu
+# operation by operation. Relu, 256-256: 5.3 KiB a row by JAX's own account, tanh 3.1, elu 7.3,
+# gelu 11.3; with normalisation by batch 7.3, by layer 13.4.
+_JAX = Engine(
+    activations={"linear": 0, "tanh": 0, "sigmoid": 0, "relu": 1, "elu": 2, "silu": 2, "gelu": 4},
+    norms={"BatchNormalization": 1, "LayerNormalization": 4},
+    overlaps=True,
+    reads_ahead=True,
+    copies=True,
+    repacks=True,
+)
+
+# Relu, 256-256: 7.3 KiB a row: 2 of them inside the kernel that is made of the target's layers.
+JAX_CPU = replace(_JAX, infers="all", relu_zeros=True, half_bytes=3.5, code_bytes=48 * 2**20)
+# Nature CNN: 877 kB a row, of which the patches of its first layer are 410.
+JAX_CPU_CONVOLUTIONAL = replace(
+    _JAX, unfolds=True, reads_ahead=False, half_bytes=5.2, code_bytes=96 * 2**20
+)
+
+# Relu, 256-256: 5.7 KiB a row, 7.7 and 9.6 with one and two layers more; tanh 4.4, gelu 9.8; with
+# normalisation by batch 5.7, by layer 6.8.
+TENSORFLOW_XLA = Engine(
+    activations={"linear": 0, "tanh": 0, "sigmoid": 0, "relu": 1, "elu": 0, "silu": 1, "gelu": 3},
+    norms={"BatchNormalization": 0, "LayerNormalization": 1},
+    infers="largest",
+    infers_together=True,
+    overlaps=True,
+    half_bytes=3.6,
+    assigns=True,
+    code_bytes=64 * 2**20,
+)
+# Nature CNN: 441 kB a row. Relu, elu and their like are differentiated by their results.
+TENSORFLOW_KERNELS = Engine(
+    activations={"linear": 0, "tanh": 0, "sigmoid": 0, "relu": 0, "elu": 0, "silu": 1, "gelu": 3},
+    norms={"BatchNormalization": 1, "LayerNormalization": 2},
+    fuses=False,
+    assigns=True,
+    code_bytes=64 * 2**20,
+)
+
+
+def compiled_by(convolutional: bool) -> Engine:
+    """How the running engine compiles an update.
+
+    Args:
+        convolutional: whether a network convolves.
+    """
+    on_cpu = "cpu" in engine.device().lower()
+    if engine.NAME == "jax":
+        if not on_cpu:
+            return _JAX
+        return JAX_CPU_CONVOLUTIONAL if convolutional else JAX_CPU
+    return TENSORFLOW_KERNELS if convolutional and on_cpu else TENSORFLOW_XLA
