@@ -40,12 +40,9 @@ def plan(
     batch = 0
     if agent.on_pool:
         spec = _spec(agent, observation)
-        estimate = agent.memory.estimate(spec.example)
-        rows = agent.memory.limit if limit is None else check_count("limit", limit, 1)
-        fields = {
-            name: count // agent.memory.limit * rows for name, count in estimate["fields"].items()
-        }
-        lines += plans.pool_lines(fields)
+        limit = None if limit is None else check_count("limit", limit, 1)
+        estimate = agent.memory.estimate(spec.example, limit=limit)
+        lines += plans.pool_lines(estimate["fields"])
         batch = _batch_bytes(agent, spec, estimate["row_bytes"], compiled)
     if not agent.on_pool or host.overrides(agent.processor, "process_state_batch"):
         batch += _input_bytes(graphs)

@@ -13,7 +13,6 @@ from kerasrl_gpu.planning import layers
 from kerasrl_gpu.planning.engines import Engine
 from kerasrl_gpu.planning.graph import Graph, Tensor, itemsize
 
-
 # Numbers of a kernel from which on XLA's kernel of several layers holds what lies between them:
 # nothing with 128 x 128, everything with 256 x 256.
 _WIDE = 2**16
