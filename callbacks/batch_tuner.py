@@ -27,7 +27,7 @@ class BatchTuner(Callback):
             `agent.tune` raises.
     """
 
-    def __init__(self, free=False, *, budget=None, seconds=20.0, cache=True, verbose=1):
+    def __init__(self, free=False, *, budget=None, seconds=12.0, cache=True, verbose=1):
         super().__init__()
         check_number("seconds", seconds, lambda number: number > 0, "seconds above 0")
         budgets.parse(budget)

@@ -22,7 +22,7 @@ _LEAST, _MOST = 32, 4_096  # batches that are tried where they are free
 _ROWS_A_BATCH = 8  # rows that have to be stored for each row of such a batch
 
 
-def tune(agent, *, free=False, budget=None, seconds=20.0, cache=True, apply=True) -> Choice:
+def tune(agent, *, free=False, budget=None, seconds=12.0, cache=True, apply=True) -> Choice:
     """Choose how updates are executed, by trying it on this machine, and execute them so.
 
     The logical batch, the updates that are due and what they learn stay. What is chosen is how
