@@ -213,12 +213,12 @@ def test_convolutions_and_windows_split_too(updates):
 # Updates in one call ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("per_call", "rows"), [(1, None), (2, None), (2, 5)])
-def test_updates_that_share_a_step_learn_the_same_in_one_call_or_several(per_call, rows):
-    unsplit = trained(dqn("adam", updates=4, enable_double_dqn=True), steps=25)
-    agent = dqn(
-        "adam", updates=4, enable_double_dqn=True, updates_per_call=per_call, micro_batch=rows
-    )
+@pytest.mark.parametrize(("per_call", "rows", "target"), [(1, None, 0.05), (2, 5, 3)])
+def test_updates_that_share_a_step_learn_the_same_in_one_call_or_several(per_call, rows, target):
+    # target 3: a hard copy every third step, after all of the step's updates
+    options = {"updates": 4, "enable_double_dqn": True, "target_model_update": target}
+    unsplit = trained(dqn("adam", **options), steps=25)
+    agent = dqn("adam", updates_per_call=per_call, micro_batch=rows, **options)
     assert_the_same(trained(agent, steps=25), unsplit, rtol=1e-6)
     assert agent.trainer.nb_updates == 4 * 25
 
