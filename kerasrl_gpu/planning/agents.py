@@ -47,7 +47,8 @@ def plan(
         }
         lines += plans.pool_lines(fields)
         batch = _batch_bytes(agent, spec, estimate["row_bytes"], compiled)
-    if not agent.on_pool or host.overrides(agent.processor, "process_state_batch"):
+    processed = agent.processor is not None
+    if not agent.on_pool or (processed and host.overrides(agent.processor, "process_state_batch")):
         batch += _input_bytes(graphs)
     held = passes.rows(agent.passes(), graphs, compiled)
     lines += plans.update_lines(_gradients(agent), held, batch, sizes, compiled)
@@ -75,8 +76,10 @@ def _graphs(agent) -> dict:
 
 def _sizes(agent, batch_size, micro_batch) -> tuple:
     """(batch_size, micro_batch) as whole numbers; the second is at most the first."""
-    batch_size = check_count("batch_size", batch_size or agent.batch_size, 1)
-    micro_batch = check_count("micro_batch", micro_batch or batch_size, 1)
+    batch_size = (
+        agent.batch_size if batch_size is None else check_count("batch_size", batch_size, 1)
+    )
+    micro_batch = batch_size if micro_batch is None else check_count("micro_batch", micro_batch, 1)
     if micro_batch > batch_size:
         raise ArgumentError(
             f"micro_batch={micro_batch} is more than the batch has; pass {batch_size} or less."
@@ -122,7 +125,7 @@ def _keras_variables(agent) -> dict:
 
 
 def _gradients(agent) -> dict:
-    """Network -> (bytes of its gradients, of its slots, sets of gradients that are made of them)."""
+    """Network -> (bytes of its gradients, of its slots, sets made of the gradients)."""
     found = {}
     for name, one in agent.trainer.mirror.optimizers.items():
         inner = getattr(one.keras, "inner_optimizer", one.keras)

@@ -1,4 +1,4 @@
-"""What kinds of layers there are: views, light ones that compilers fuse, and those with a kernel."""
+"""What kinds of layers there are: views, light ones that are fused, and those with a kernel."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def patch_numbers(graph: Graph, node: Node) -> int:
     """Numbers in all the patches that a convolution reads, a row; 0 for other layers."""
     if not is_convolution(node):
         return 0
-    made = graph.made(node)[0]
-    kernel = node.operation.kernel.shape  # (*window, channels in, channels out)
-    return made.size // kernel[-1] * math.prod(kernel[:-1])
+    places = graph.made(node)[0].size // node.operation.filters
+    kernel = node.operation.kernel.shape  # (*window, a group's channels in, filters)
+    return places * math.prod(kernel[:-1]) * node.operation.groups
 
 
 def hidden_arrays(node: Node) -> int:

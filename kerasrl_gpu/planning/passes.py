@@ -13,7 +13,6 @@ from kerasrl_gpu.planning import layers
 from kerasrl_gpu.planning.engines import Engine
 from kerasrl_gpu.planning.graph import Graph, Tensor, itemsize
 
-
 # Numbers of a kernel from which on XLA's kernel of several layers holds what lies between them:
 # nothing with 128 x 128, everything with 256 x 256.
 _WIDE = 2**16
@@ -194,5 +193,5 @@ def _beside(graph: Graph, node, engine: Engine) -> int:
 
 
 def _nbytes(tensor: Tensor, engine: Engine) -> int:
-    half = tensor.dtype in ("float16", "bfloat16")
-    return int(tensor.size * engine.half_bytes) if half else tensor.nbytes
+    width = engine.half_bytes.get(tensor.dtype)
+    return tensor.nbytes if width is None else int(tensor.size * width)
