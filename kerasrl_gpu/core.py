@@ -8,7 +8,7 @@ import warnings
 import keras
 import numpy as np
 
-from kerasrl_gpu import host, keras_rl, loop, planning
+from kerasrl_gpu import execution, host, keras_rl, loop, planning
 from kerasrl_gpu.errors import (
     ArgumentError,
     NotCompiled,
@@ -44,6 +44,9 @@ class Agent(keras_rl.Agent):
             `np.random.seed` at the top of a keras-rl script still does what it did.
         updates: K updates in one call whenever one is due; the replay ratio is
             updates / train_interval.
+        micro_batch: rows of a batch that are computed at a time; None for all. See
+            `set_micro_batch`.
+        updates_per_call: updates in one device call, a divisor of `updates`; None for all.
         truncation: "bootstrap" lets the value of a truncated episode's last state count;
             "terminal" is keras-rl's old way.
         gamma, batch_size, train_interval, memory_interval, target_model_update, delta_range,
@@ -66,6 +69,8 @@ class Agent(keras_rl.Agent):
         seed,
         updates,
         truncation,
+        micro_batch,
+        updates_per_call,
     ):
         if isinstance(processor, type):
             raise ArgumentError(
@@ -91,6 +96,9 @@ class Agent(keras_rl.Agent):
         self.train_interval = check_count("train_interval", train_interval, 1)
         self.memory_interval = check_count("memory_interval", memory_interval, 1)
         self.updates = check_count("updates", updates, 1)
+        self.execution = execution.checked(
+            micro_batch, updates_per_call, self.batch_size, self.updates
+        )
         self.custom_model_objects, self.truncation = dict(custom_model_objects or {}), truncation
         if seed is not None:
             seed = check_count("seed", seed)
@@ -245,6 +253,9 @@ class Agent(keras_rl.Agent):
         batch = host.stack(batch, spec, self.processor)
         return batch if self.processor is None else self.processor.process_state_batch(batch)
 
+    set_micro_batch = execution.set_micro_batch
+    set_updates_per_call = execution.set_updates_per_call
+
     # Checkpoints --------------------------------------------------------------------------------
 
     save, load = saving.save, restoring.load
@@ -277,6 +288,7 @@ class Agent(keras_rl.Agent):
             "seeded": self.runs.seeded,
             "nb_runs": self.runs.nb_runs,
             "run": self.runs.name,
+            "execution": self.execution._asdict(),
             **self.get_acting_state(),
         }
 
@@ -286,6 +298,8 @@ class Agent(keras_rl.Agent):
         self.runs.nb_runs, self.runs.seeded = state["nb_runs"], state["seeded"]
         self.runs.name = state["run"]
         self.trainer.seed = self.seed
+        if "execution" in state:  # as the run was executed, whatever was passed here
+            execution.take(self, execution.Execution(**state["execution"]))
         self.set_acting_state(state)
 
     def get_acting_state(self) -> dict:
@@ -336,6 +350,7 @@ class Agent(keras_rl.Agent):
             "seed": self.seed,
             "updates": self.updates,
             "truncation": self.truncation,
+            **self.execution._asdict(),
             "memory": keras_rl.config_of(self.memory),
         }
 

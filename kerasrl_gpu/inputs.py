@@ -23,7 +23,7 @@ class Inputs:
     """
 
     def __init__(self, model, seen, window: int, action_index: int | None = None):
-        self._action_index = action_index
+        self._action_index, self.takes_action = action_index, action_index is not None
         takes = [tuple(tensor.shape)[1:] for tensor in model.inputs]
         names = [tensor.name for tensor in model.inputs]
         if action_index is not None:

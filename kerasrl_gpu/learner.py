@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from keras import ops
+
 from kerasrl_gpu import engine
+from kerasrl_gpu.execution import AT_ONCE
 from kerasrl_gpu.pool import transitions, uniform
 from kerasrl_gpu.pool.ring import Live
+from kerasrl_gpu.updates.batches import Batch
 
 
 class Learner:
     """Compiles an agent's pure functions once each, and counts the traces.
 
     Args:
-        update: what -> ((state, batch) -> (state, f32[M])); `what` says which networks learn.
+        update: what -> ((state, updates.batches.Batch) -> (state, f32[M])); `what` says which
+            networks learn.
         act: (state, seen) -> f32[B, A].
         rule: how transitions are read.
         batch_size: B.
-        updates: updates a call, K.
+        updates: updates that are due at once.
         probe: (state, seen) -> f32[B, P], what every network says; None is `act`.
         process: seen -> seen inside the compiled call; a traced `Processor.process_state_batch`.
         nb_metrics: numbers that an update reports, M.
         convolutional: whether any network convolves.
+        draws: () -> whether a random layer learns; raises where a batch cannot be computed in
+            parts. Asked once, before the first batch that is.
+        execution: how updates are executed. It and `batch_size` may be set between two calls.
     """
 
     def __init__(
@@ -34,25 +44,47 @@ class Learner:
         nb_metrics,
         convolutional,
         probe=None,
+        draws=None,
+        execution=AT_ONCE,
     ):
         self._update, self._act, self._probe, self._process = update, act, probe or act, process
-        self._rule, self._batch_size, self._updates = rule, batch_size, updates
+        self._rule, self.batch_size, self._updates = rule, batch_size, updates
         self.nb_metrics, self._convolutional = nb_metrics, convolutional
+        self._draws, self._drawn, self.execution = draws, None, execution
+        self._made_for = batch_size
         self._programs = {}
 
     @property
     def traces(self) -> dict:
         """Program -> how often it was traced; 1 each while no shape changes."""
         return {
-            f"{call} {what}" if what else call: program.traces
-            for (call, what), program in self._programs.items()
+            " ".join([call, *(str(part) for part in parts if part)]): program.traces
+            for (call, *parts), program in self._programs.items()
         }
 
-    def _compiled(self, call, make, what=()):
-        program = self._programs.get((call, what))
-        if program is None:
-            program = self._programs[call, what] = make()
-        return program
+    @property
+    def updates_per_call(self) -> int:
+        """Updates in one call of `step`, K."""
+        return self.execution.per_call(self._updates)
+
+    def draws_at_random(self) -> bool:
+        """Whether a batch in parts draws other numbers than a whole one; see `splitting.check`."""
+        if self._drawn is None:
+            self._drawn = self._draws()
+        return self._drawn
+
+    def _compiled(self, call, make, *parts):
+        key = (call, *parts)
+        if key not in self._programs:
+            self._programs[key] = make()
+        return self._programs[key]
+
+    def _parts(self, what):
+        """What makes one program that learns another: networks, and how they are executed."""
+        numbers = {"batch_size": self.batch_size, **self.execution._asdict()}
+        if self.batch_size == self._made_for:
+            del numbers["batch_size"]
+        return what, *(f"{name}={number}" for name, number in numbers.items() if number)
 
     def act(self, memory):
         """program(state, wire) -> f32[A] for the state that the wire shows."""
@@ -72,22 +104,34 @@ class Learner:
         """
         return self._compiled(
             "step" if what else "write",
-            lambda: engine.compile_step(
-                self._learn_from_pool(memory, what) if what else None,
-                self._act_on_wire(memory),
-                memory.wire.row,
-                updates=self._updates if what else 0,
-                convolutional=self._convolutional,
-            ),
-            what,
+            lambda: self._made_step(memory, what, self.batch_size, self.execution, memory.wire.row),
+            *(self._parts(what) if what else ()),
+        )
+
+    def trial(self, memory, what, batch_size, execution):
+        """As `step`, executed otherwise, and without the row: the pool is only read.
+
+        It is not kept, and whoever made it drops it.
+        """
+        return self._made_step(memory, what, batch_size, execution, row=None)
+
+    def _made_step(self, memory, what, batch_size, execution, row):
+        return engine.compile_step(
+            self._learn_from_pool(memory, what, batch_size, execution) if what else None,
+            self._act_on_wire(memory),
+            row,
+            updates=execution.per_call(self._updates) if what else 0,
+            convolutional=self._convolutional,
         )
 
     def learn(self, what):
         """program(state, batch of host arrays) -> (state, f32[M])."""
         return self._compiled(
             "learn",
-            lambda: engine.compile_learn(self._update(what), convolutional=self._convolutional),
-            what,
+            lambda: engine.compile_learn(
+                self._learn_from_rows(what), convolutional=self._convolutional
+            ),
+            *self._parts(what),
         )
 
     def infer(self):
@@ -107,30 +151,53 @@ class Learner:
 
         def act(state, message):
             seen = {name: wire.read(message, f"see/{name}")[None] for name in leaves}
-            return self._act(state, self._process(_bare(seen)))[0]
+            return self._act(state, self._process(bare(seen)))[0]
 
         return act
 
-    def _learn_from_pool(self, memory, what):
+    def _learn_from_pool(self, memory, what, size, execution):
         wire, layout, rule, update = memory.wire, memory.layout, self._rule, self._update(what)
+        at_once = execution.rows(size)
 
-        def draw_batch(pool, message, offset):
+        def draw(pool, message, offset):
             live = Live(wire.read(message, "tail"), wire.read(message, "size"))
-            draw = engine.counter(wire.read(message, "draw"), offset)
-            starts = uniform.sample(
-                pool, layout, live, wire.read(message, "seed"), draw, self._batch_size, rule.span
-            )
+            counter = engine.counter(wire.read(message, "draw"), offset)
+            seed = wire.read(message, "seed")
+            return live, uniform.sample(pool, layout, live, seed, counter, size, rule.span)
+
+        def read(pool, live, starts, first, count):
+            part = [ops.slice(start, (first,), (count,)) for start in starts]
+            return transitions.read(pool, layout, live, *part, rule)
+
+        def draw_and_read(pool, message, offset):
+            live, starts = draw(pool, message, offset)
             return transitions.read(pool, layout, live, *starts, rule)
 
         def learn(state, pool, message, offset):
-            batch = engine.cluster(draw_batch)(pool, message, offset)
-            for key in ("observation", "next_observation"):
-                batch[key] = self._process(_bare(batch[key]))
-            return update(state, batch)
+            if at_once == size:  # one kernel on TensorFlow
+                rows = self._processed(engine.cluster(draw_and_read)(pool, message, offset))
+                return update(state, Batch.of(rows, size))
+            live, starts = engine.cluster(draw)(pool, message, offset)
+
+            def rows(first, count):
+                some = engine.cluster(partial(read, count=count))
+                return self._processed(some(pool, live, starts, first))
+
+            return update(state, Batch(rows, size, at_once, unroll=self._convolutional))
 
         return learn
 
+    def _processed(self, rows):
+        for key in ("observation", "next_observation"):
+            rows[key] = self._process(bare(rows[key]))
+        return rows
 
-def _bare(leaves: dict):
+    def _learn_from_rows(self, what):
+        update, size, unroll = self._update(what), self.batch_size, self._convolutional
+        at_once = self.execution.rows(size)
+        return lambda state, rows: update(state, Batch.of(rows, size, at_once, unroll))
+
+
+def bare(leaves: dict):
     """A plain array where the observation is one."""
     return leaves["observation"] if list(leaves) == ["observation"] else leaves

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 
-from kerasrl_gpu import host, tracing
-from kerasrl_gpu.learner import Learner
+import numpy as np
+
+from kerasrl_gpu import execution, host, splitting, tracing
+from kerasrl_gpu.learner import Learner, bare
 
 
 def first_look(agent, observation, state=None):
@@ -33,8 +35,13 @@ def first_look(agent, observation, state=None):
     return host.narrow(agent.process_state_batch([state])), process
 
 
-def make_learner(agent, update, act, process, probe=None) -> None:
-    """Allocate the pool and make the compiled calls; see `Learner` for the functions."""
+def make_learner(agent, networks, seen, process, *, update, act, probe=None) -> None:
+    """Allocate the pool and make the compiled calls; see `Learner` for the functions.
+
+    Args:
+        networks: name -> state.Network of those that learn.
+        seen, process: what `first_look` returned.
+    """
     if agent.on_pool:  # only now: what the models cannot take is not what the pool will hold
         agent.memory.allocate()
     agent.trainer.learner = Learner(
@@ -46,13 +53,34 @@ def make_learner(agent, update, act, process, probe=None) -> None:
         updates=agent.updates,
         process=process,
         nb_metrics=1 + len(agent.measures),
+        draws=lambda: splitting.check(networks, *_rows(agent, seen, process), agent.nb_actions),
+        execution=agent.execution,
         convolutional=any(
             len(variable.shape) > 2
             for model in agent.networks().values()
             for variable in model.trainable_variables
         ),
     )
+    execution.check_split(agent, agent.execution)
     agent.prepared = True
+
+
+def _rows(agent, seen, process):
+    """(random number generator -> 3 observations, how they are processed)."""
+    if process is None or not agent.on_pool:  # the host processes whole batches
+        fields = seen if isinstance(seen, dict) else {"observation": seen}
+        process = lambda rows: rows  # noqa: E731
+        shapes = {name: (array.shape[1:], array.dtype) for name, array in fields.items()}
+    else:
+        k, fields = agent.memory.window_length, agent.memory.spec.fields
+        shapes = {name: ((k, *one.shape), np.dtype(one.dtype)) for name, one in fields.items()}
+
+    def drawn(random, shape, dtype):
+        if dtype.kind in "biu":  # few values: an Embedding has to know them
+            return random.integers(0, 2, (3, *shape)).astype(dtype)
+        return random.normal(size=(3, *shape)).astype(dtype)
+
+    return lambda random: bare({n: drawn(random, *one) for n, one in shapes.items()}), process
 
 
 def look_at_processor(agent) -> None:

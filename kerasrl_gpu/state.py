@@ -46,6 +46,11 @@ class Network:
     def __init__(self, model, inputs):
         self.model, self._inputs = model, inputs
 
+    @property
+    def takes_action(self) -> bool:
+        """Whether it is a critic."""
+        return self._inputs.takes_action
+
     def __call__(self, weights: Weights, seen, training: bool, action=None):
         """One pass.
 

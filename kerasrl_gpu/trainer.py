@@ -119,12 +119,24 @@ class Trainer:
         if what:
             self._state = self._refreshed(self._state)
         program = self.learner.step(memory, what)
+        before = self._updates // self.learner.updates_per_call - 1 if what else 0
+        numbers = [self._run_one_of_many(program, memory) for _ in range(before)]
         self._state, memory.pool, out = program(self._state, memory.pool, memory.wire)
-        self._running = (out, done if what else None)
+        self._running = (out, done if what else None, numbers)
         if what:
             self.nb_updates += self._updates
         if copy_targets:
             self._state = self.mirror.copy_targets(engine.unpack(self._state))
+
+    def _run_one_of_many(self, program, memory) -> list:
+        """One of the calls that share the updates of a step, not the last; its numbers.
+
+        Each writes the step's row to its place again.
+        """
+        self._state, memory.pool, out = program(self._state, memory.pool, memory.wire)
+        numbers = engine.to_host(out)[-self.learner.nb_metrics :]  # the wire is free then
+        memory.wire.view["draw"] += np.uint32(self.learner.updates_per_call)
+        return numbers
 
     def answer(self) -> np.ndarray:
         """What the networks said in the last call that was launched, f32[A]."""
@@ -137,13 +149,15 @@ class Trainer:
             self.launch()
         if self._running is None:
             return
-        (out, done), self._running = self._running, None
+        (out, done, earlier), self._running = self._running, None
         values = engine.to_host(out)
         if done is not None:
             cut = len(values) - self.learner.nb_metrics
-            numbers, values = values[cut:].tolist(), values[:cut]
-            self.loss = numbers[0]
-            done(numbers)
+            numbers, values = values[cut:], values[:cut]
+            if earlier:
+                numbers = np.mean([*earlier, numbers], axis=0)
+            self.loss = float(numbers[0])
+            done(numbers.tolist())
         self.values = values
 
     def learn(self, what, batch) -> list:

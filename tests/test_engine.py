@@ -302,7 +302,9 @@ class Learning:
         mirror = Mirror({"model": self.model}, ("model",), {"model": keras.optimizers.Adam(0.01)})
         self.state = mirror.start()
         net = Network(self.model, Inputs(self.model, observation[None, None], 1))
-        rule = DQNRule(double=True, delta=1.0, tau=0.1, measures=[("mean_q", losses.mean_q)])
+        rule = DQNRule(
+            double=True, delta=1.0, tau=0.1, measures=[("mean_q", losses.mean_q)], nb_actions=3
+        )
         update = partial(dqn_update, net=net, optimizer=mirror.optimizers["model"], rule=rule)
         self.learner = Learner(
             update=lambda what: update,

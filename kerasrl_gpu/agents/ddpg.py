@@ -41,7 +41,7 @@ class DDPGAgent(Agent):
         target_model_update: below 1 the fraction blended at each update, else the number of steps
             between two copies.
         processor: keras-rl Processor.
-        seed, updates, truncation: see `core.Agent`.
+        seed, updates, truncation, micro_batch, updates_per_call: see `core.Agent`.
 
     Noise does not carry an action out of the environment's bounds: it is clipped to
     `env.action_space`, unless the processor has a `process_action` of its own.
@@ -74,6 +74,8 @@ class DDPGAgent(Agent):
         seed=None,
         updates=1,
         truncation="bootstrap",
+        micro_batch=None,
+        updates_per_call=None,
     ):
         super().__init__(
             memory=memory,
@@ -89,6 +91,8 @@ class DDPGAgent(Agent):
             seed=seed,
             updates=updates,
             truncation=truncation,
+            micro_batch=micro_batch,
+            updates_per_call=updates_per_call,
         )
         check_is_keras(actor, "actor")
         check_is_keras(critic, "critic")
@@ -263,10 +267,12 @@ class DDPGAgent(Agent):
 
         preparing.make_learner(
             self,
+            {"actor": actor, "critic": critic},
+            seen,
+            process,
             update=lambda what: partial(update, what=what),
             act=act,
             probe=probe,
-            process=process,
         )
 
     def begin_run(self, env, training, resumed=False):

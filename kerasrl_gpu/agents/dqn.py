@@ -45,7 +45,7 @@ class DQNAgent(Agent):
         delta_clip: where the Huber loss turns linear, reward units.
         custom_model_objects: kept for keras-rl's sake; Keras 3 has a registry.
         processor: keras-rl Processor.
-        seed, updates, truncation: see `core.Agent`.
+        seed, updates, truncation, micro_batch, updates_per_call: see `core.Agent`.
 
     Raises:
         ShapeError: the model's output is not one value for each action.
@@ -76,6 +76,8 @@ class DQNAgent(Agent):
         seed=None,
         updates=1,
         truncation="bootstrap",
+        micro_batch=None,
+        updates_per_call=None,
     ):
         super().__init__(
             memory=memory,
@@ -91,6 +93,8 @@ class DQNAgent(Agent):
             seed=seed,
             updates=updates,
             truncation=truncation,
+            micro_batch=micro_batch,
+            updates_per_call=updates_per_call,
         )
         if dueling_type not in DUELING_TYPES:
             raise ArgumentError(f"dueling_type={dueling_type!r}; pass one of {DUELING_TYPES}.")
@@ -246,15 +250,18 @@ class DQNAgent(Agent):
             delta=self.delta_clip,
             tau=self.target_model_update if self.target_model_update < 1 else None,
             measures=self.measures,
+            nb_actions=self.nb_actions,
         )
         update = partial(
             dqn_update, net=net, optimizer=self.trainer.mirror.optimizers["model"], rule=rule
         )
         preparing.make_learner(
             self,
+            {"model": net},
+            seen,
+            process,
             update=lambda what: update,
             act=lambda state, seen: net(state.online["model"], seen, training=False)[0],
-            process=process,
         )
 
     def begin_run(self, env, training, resumed=False):

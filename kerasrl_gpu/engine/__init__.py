@@ -28,6 +28,7 @@ else:
 
 Optimizer = variables.Optimizer
 adopt = variables.adopt
+borrowed = variables.borrowed
 clone = variables.clone
 load = variables.load
 overwrite = variables.overwrite
@@ -55,6 +56,7 @@ compile_learn = programs.compile_learn
 compile_put = programs.compile_put
 compile_read = programs.compile_read
 compile_step = programs.compile_step
+repeat = programs.repeat
 
 serializing = serializing.serializing
 unpack = packing.unpack

@@ -8,6 +8,8 @@ import numpy as np
 from keras import ops
 
 from kerasrl_gpu import engine, losses, measures, targets
+from kerasrl_gpu.state import Weights
+from kerasrl_gpu.updates.batches import accumulate
 from kerasrl_gpu.updates.step import step
 
 
@@ -30,7 +32,7 @@ def critic_update(state, batch, *, actor, critic, optimizer, rule):
 
     Args:
         state: TrainState with the networks "actor" and "critic", online and target.
-        batch: see `pool.transitions.read`.
+        batch: updates.batches.Batch; how many rows it computes at a time changes nothing here.
         actor: (weights, seen, training) -> (action f32[B, A], aux).
         critic: (weights, seen, training, action) -> (q f32[B, 1], aux).
         optimizer: engine.Optimizer of the critic.
@@ -43,22 +45,31 @@ def critic_update(state, batch, *, actor, critic, optimizer, rule):
     is what keras-rl2 does.
     """
     online, target, slots = state.online["critic"], state.target["critic"], state.slots["critic"]
-    seen_next = batch["next_observation"]
-    action_next, _ = actor(state.target["actor"], seen_next, training=False)
-    q_next, _ = critic(target, seen_next, training=False, action=action_next)
-    y = targets.policy_value(batch["reward"], batch["discount"], q_next[:, 0])
 
-    def loss_fn(trainable):
-        weights = online._replace(trainable=trainable)
-        q, aux = critic(weights, batch["observation"], training=True, action=batch["action"])
-        loss = ops.mean(losses.huber(y - q[:, 0], rule.delta)) + aux.regularisation
-        return optimizer.scale(loss, slots), (loss, q, aux)
+    def learn(rows, share, non_trainable):
+        seen_next = rows["next_observation"]
+        action_next, _ = actor(state.target["actor"], seen_next, training=False)
+        q_next, _ = critic(target, seen_next, training=False, action=action_next)
+        y = targets.policy_value(rows["reward"], rows["discount"], q_next[:, 0])
 
-    (_, (loss, q, aux)), gradients = engine.value_and_grad(loss_fn)(online.trainable)
-    online, target, slots = step(
-        online, target, slots, gradients, aux.non_trainable, optimizer=optimizer, tau=rule.tau
+        def loss_fn(trainable):
+            weights = Weights(trainable, non_trainable)
+            q, aux = critic(weights, rows["observation"], training=True, action=rows["action"])
+            error = losses.huber(y - q[:, 0], rule.delta)
+            loss = ops.sum(error) / batch.size + share * aux.regularisation
+            return optimizer.scale(loss, slots), (error, q, aux)
+
+        (_, (error, q, aux)), gradients = engine.value_and_grad(loss_fn)(online.trainable)
+        return gradients, aux.non_trainable, aux.regularisation, [error, y[:, None], q]
+
+    one = ("float32", (1,))
+    gradients, non_trainable, regularisation, (error, y, q) = accumulate(
+        learn, batch, online.trainable, online.non_trainable, said=(("float32", ()), one, one)
     )
-    report = measures.report(loss, rule.measures, y[:, None], q)
+    online, target, slots = step(
+        online, target, slots, gradients, non_trainable, optimizer=optimizer, tau=rule.tau
+    )
+    report = measures.report(ops.mean(error) + regularisation, rule.measures, y, q)
     return _replace(state, "critic", online, target, slots), report
 
 
@@ -73,16 +84,24 @@ def actor_update(state, batch, *, actor, critic, optimizer, rule):
         state.
     """
     online, target, slots = state.online["actor"], state.target["actor"], state.slots["actor"]
-    seen = batch["observation"]
 
-    def loss_fn(trainable):
-        action, aux = actor(online._replace(trainable=trainable), seen, training=True)
-        q, _ = critic(state.online["critic"], seen, training=False, action=action)
-        return optimizer.scale(aux.regularisation - ops.mean(q), slots), aux
+    def learn(rows, share, non_trainable):
+        seen = rows["observation"]
 
-    (_, aux), gradients = engine.value_and_grad(loss_fn)(online.trainable)
+        def loss_fn(trainable):
+            action, aux = actor(Weights(trainable, non_trainable), seen, training=True)
+            q, _ = critic(state.online["critic"], seen, training=False, action=action)
+            loss = share * aux.regularisation - ops.sum(q) / batch.size
+            return optimizer.scale(loss, slots), aux
+
+        (_, aux), gradients = engine.value_and_grad(loss_fn)(online.trainable)
+        return gradients, aux.non_trainable, aux.regularisation, []
+
+    gradients, non_trainable, _, _ = accumulate(
+        learn, batch, online.trainable, online.non_trainable
+    )
     online, target, slots = step(
-        online, target, slots, gradients, aux.non_trainable, optimizer=optimizer, tau=rule.tau
+        online, target, slots, gradients, non_trainable, optimizer=optimizer, tau=rule.tau
     )
     return _replace(state, "actor", online, target, slots)
 

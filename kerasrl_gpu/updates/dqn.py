@@ -7,6 +7,8 @@ from typing import NamedTuple
 from keras import ops
 
 from kerasrl_gpu import engine, losses, measures, targets
+from kerasrl_gpu.state import Weights
+from kerasrl_gpu.updates.batches import accumulate
 from kerasrl_gpu.updates.step import step
 
 
@@ -18,12 +20,14 @@ class DQNRule(NamedTuple):
         delta: where the loss turns linear, reward units.
         tau: fraction of the online weights in every blend; None leaves the target alone.
         measures: [(name, function)] to report.
+        nb_actions: A.
     """
 
     double: bool
     delta: float
     tau: float | None
     measures: list
+    nb_actions: int
 
 
 def dqn_update(state, batch, *, net, optimizer, rule):
@@ -31,7 +35,7 @@ def dqn_update(state, batch, *, net, optimizer, rule):
 
     Args:
         state: TrainState with the network "model", online and target.
-        batch: see `pool.transitions.read`.
+        batch: updates.batches.Batch; how many rows it computes at a time changes nothing here.
         net: (weights, seen, training) -> (q f32[B, A], aux).
         optimizer: engine.Optimizer.
         rule: DQNRule.
@@ -44,24 +48,38 @@ def dqn_update(state, batch, *, net, optimizer, rule):
     before the step, which is what keras-rl2 does.
     """
     online, target, slots = state.online["model"], state.target["model"], state.slots["model"]
-    q_next_target, _ = net(target, batch["next_observation"], training=False)
-    if rule.double:
-        q_next_online, _ = net(online, batch["next_observation"], training=False)
-        y = targets.double_q(batch["reward"], batch["discount"], q_next_online, q_next_target)
-    else:
-        y = targets.max_q(batch["reward"], batch["discount"], q_next_target)
 
-    def loss_fn(trainable):
-        q, aux = net(online._replace(trainable=trainable), batch["observation"], training=True)
-        error = y - losses.chosen(q, batch["action"])
-        loss = ops.mean(losses.huber(error, rule.delta)) + aux.regularisation
-        return optimizer.scale(loss, slots), (loss, q, aux)
+    def learn(rows, share, non_trainable):
+        q_next_target, _ = net(target, rows["next_observation"], training=False)
+        if rule.double:
+            q_next_online, _ = net(online, rows["next_observation"], training=False)
+            y = targets.double_q(rows["reward"], rows["discount"], q_next_online, q_next_target)
+        else:
+            y = targets.max_q(rows["reward"], rows["discount"], q_next_target)
 
-    (_, (loss, q, aux)), gradients = engine.value_and_grad(loss_fn)(online.trainable)
-    online, target, slots = step(
-        online, target, slots, gradients, aux.non_trainable, optimizer=optimizer, tau=rule.tau
+        def loss_fn(trainable):
+            q, aux = net(Weights(trainable, non_trainable), rows["observation"], training=True)
+            error = losses.huber(y - losses.chosen(q, rows["action"]), rule.delta)
+            loss = ops.sum(error) / batch.size + share * aux.regularisation
+            return optimizer.scale(loss, slots), (error, q, aux)
+
+        (_, (error, q, aux)), gradients = engine.value_and_grad(loss_fn)(online.trainable)
+        action = ops.cast(rows["action"], "int32")
+        return gradients, aux.non_trainable, aux.regularisation, [error, y, action, q]
+
+    value = ("float32", ())
+    gradients, non_trainable, regularisation, (error, y, action, q) = accumulate(
+        learn,
+        batch,
+        online.trainable,
+        online.non_trainable,
+        said=(value, value, ("int32", ()), ("float32", (rule.nb_actions,))),
     )
-    taken = ops.one_hot(ops.cast(batch["action"], "int32"), q.shape[-1], dtype="float32")
+    online, target, slots = step(
+        online, target, slots, gradients, non_trainable, optimizer=optimizer, tau=rule.tau
+    )
+    taken = ops.one_hot(action, rule.nb_actions, dtype="float32")
+    loss = ops.mean(error) + regularisation
     report = measures.report(loss, rule.measures, y[:, None] * taken, q)
     return state._replace(
         online={"model": online}, target={"model": target}, slots={"model": slots}

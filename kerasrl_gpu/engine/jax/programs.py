@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from kerasrl_gpu.engine.jax.arrays import put_rows
 from kerasrl_gpu.engine.jax.packing import Packed, pack
 
+_UNROLLED = 32  # repetitions; more take too long to compile
+
 
 class Program:
     """A compiled function that counts how often it was traced."""
@@ -24,30 +26,44 @@ class Program:
     def __call__(self, *args):
         return self._call(*args)
 
+    def extra_bytes(self, *args) -> int:
+        """What a call takes beside its arguments, by the compiler's own account."""
+        told = self._call.lower(*args).compile().memory_analysis()
+        return told.temp_size_in_bytes + told.output_size_in_bytes - told.alias_size_in_bytes
+
 
 class _Step:
     """A step's program; between two of them the state stays packed."""
 
-    def __init__(self, step):
-        self._step, self._plan, self._program = step, None, None
+    def __init__(self, step, donate):
+        self._step, self._plan, self._program, self._donate = step, None, None, donate
 
     @property
     def traces(self) -> int:
         return 0 if self._program is None else self._program.traces
 
     def __call__(self, state, pool, wire):
+        arrays = self._prepared(state)
+        arrays, pool, out = self._program(arrays, pool, wire.buffer)
+        return Packed(arrays, self._plan), pool, out
+
+    def extra_bytes(self, state, pool, wire) -> int:
+        """What a call takes beside state and pool; consumes and runs nothing."""
+        arrays = self._prepared(state)
+        return self._program.extra_bytes(arrays, pool, wire.buffer)
+
+    def _prepared(self, state):
         arrays, plan = pack(state)
         if plan is not self._plan and plan != self._plan:
             self._plan, self._program = plan, self._compile(plan)
-        arrays, pool, out = self._program(arrays, pool, wire.buffer)
-        return Packed(arrays, self._plan), pool, out
+        return arrays
 
     def _compile(self, plan):
         def on_arrays(arrays, pool, message):
             state, pool, out = self._step(plan.split(arrays), pool, message)
             return plan.join(state), pool, out
 
-        return Program(on_arrays, donate=(0, 1))
+        return Program(on_arrays, donate=self._donate)
 
 
 class _WireProgram(Program):
@@ -63,20 +79,23 @@ def compile_step(update, act, row, updates=1, convolutional=False):
     Args:
         update: (state, pool, message, draw offset) -> (state, f32[M] metrics).
         act: (state, message) -> f32[A].
-        row: message -> (slots i32[K], rows u8[K, row bytes]).
+        row: message -> (slots i32[K], rows u8[K, row bytes]); None writes nothing, and the pool
+            is only read.
         updates: how often to learn in this call; 0 writes and acts only.
         convolutional: unrolls the updates on a CPU, where XLA convolves six times slower inside
             a loop.
 
     Returns:
         program(state, pool, wire) -> (state, pool, f32[A + M]); metrics are means over the
-        updates. State and pool are consumed; the state may come packed, and comes back so.
+        updates. State and pool are consumed, the pool only where a row is written; the state may
+        come packed, and comes back so.
     """
 
     unroll = convolutional and jax.default_backend() == "cpu"
 
     def step(state, pool, message):
-        pool = put_rows(pool, *row(message))
+        if row is not None:
+            pool = put_rows(pool, *row(message))
         if not updates:
             return state, pool, act(state, message)
         if updates == 1:
@@ -91,7 +110,9 @@ def compile_step(update, act, row, updates=1, convolutional=False):
             metrics = jnp.mean(every, axis=0)
         return state, pool, jnp.concatenate([act(state, message), metrics])
 
-    return _Step(step)
+    if row is None:  # what is not donated is not returned either: that would copy it
+        return _Step(lambda *args: (lambda s, _, out: (s, None, out))(*step(*args)), donate=(0,))
+    return _Step(step, donate=(0, 1))
 
 
 def compile_act(act, convolutional=False):
@@ -140,3 +161,31 @@ def compile_read(read):
 def cluster(function):
     """`function`: what JAX compiles is one kernel already."""
     return function
+
+
+def repeat(body, count: int, carry, unroll: bool = False):
+    """`body(index i32[], carry) -> carry` for index 0 .. count-1, one after the other.
+
+    Args:
+        unroll: writes a few repetitions out on a CPU, where XLA convolves six times slower inside
+            a loop. None begins before the one before it has ended: they share its memory.
+    """
+    if not (unroll and count <= _UNROLLED and jax.default_backend() == "cpu"):
+        return jax.lax.fori_loop(0, count, body, carry)
+    for index in range(count):
+        carry = body(jnp.int32(index) + _zero_after(carry), carry)
+    return carry
+
+
+def _zero_after(carry):
+    """0 i32[], known only when every array of `carry` is.
+
+    XLA drops optimization_barrier before it orders a CPU's work, and would run the first halves
+    of all parts before the second half of any, each with its activations.
+    """
+    words = [
+        jax.lax.bitcast_convert_type(leaf.reshape(-1)[0], jnp.uint32)
+        for leaf in jax.tree.leaves(carry)
+        if leaf.dtype == jnp.float32 and leaf.size
+    ]
+    return jax.lax.bitcast_convert_type(sum(words) >> 31 >> 1, jnp.int32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import keras
@@ -21,6 +23,12 @@ def clone(leaves) -> list:
 def overwrite(target, source) -> list:
     """The leaves that `target` is from now on: the values of `source`."""
     return clone(source)
+
+
+@contextlib.contextmanager
+def borrowed(state):
+    """A state to compute with; whatever is done to it, `state` stays what it is."""
+    yield jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
 
 
 def load(leaves, arrays) -> list:

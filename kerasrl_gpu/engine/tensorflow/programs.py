@@ -42,12 +42,13 @@ class _Program:
 
 
 class _Step(_Program):
-    def __init__(self, update, act, updates, convolutional):
+    def __init__(self, update, act, updates, convolutional, writes):
         super().__init__(convolutional)
-        self._update, self._act, self._updates = update, act, updates
+        self._update, self._act, self._updates, self._writes = update, act, updates, writes
 
     def __call__(self, state, pool, wire):
-        put_rows(pool, wire.view["slot"], wire.view["row"])
+        if self._writes:
+            put_rows(pool, wire.view["slot"], wire.view["row"])
 
         def build(message):
             if not self._updates:
@@ -56,6 +57,16 @@ class _Step(_Program):
             return tf.concat([self._act(snapshot(state), message), metrics], 0)
 
         return state, pool, self._run((state, pool), build, tf.constant(wire.buffer))
+
+    def extra_bytes(self, state, pool, wire) -> int | None:
+        """What a call takes beside state and pool, by running it; None on a CPU: nobody counts."""
+        name = device()
+        if "GPU" not in name:
+            return None
+        before = tf.config.experimental.get_memory_info("GPU:0")["current"]
+        tf.config.experimental.reset_memory_stats("GPU:0")
+        self(state, pool, wire)[2].numpy()
+        return tf.config.experimental.get_memory_info("GPU:0")["peak"] - before
 
     def _learn(self, state, pool, message):
         def one(offset):
@@ -81,7 +92,7 @@ def compile_step(update, act, row, updates=1, convolutional=False):
     Args:
         update: (state, pool, message, draw offset) -> (state, f32[M] metrics).
         act: (state, message) -> f32[A].
-        row: nothing to TensorFlow, which writes the wire's row in front of the call.
+        row: None writes nothing; TensorFlow writes the wire's row in front of the call.
         updates: how often to learn in this call; 0 writes and acts only.
         convolutional: on a CPU True leaves the call to TensorFlow's own kernels instead of XLA,
             whose convolutions are slower there.
@@ -90,7 +101,7 @@ def compile_step(update, act, row, updates=1, convolutional=False):
         program(state, pool, wire) -> (state, pool, f32[A + M]); metrics are means over the
         updates. State and pool are consumed.
     """
-    return _Step(update, act, updates, convolutional)
+    return _Step(update, act, updates, convolutional, writes=row is not None)
 
 
 class _Act(_Program):
@@ -191,3 +202,18 @@ def cluster(function):
     Reading a batch is a hundred small operations: 3.8 ms one by one, 0.8 ms as one kernel.
     """
     return tf.function(function, autograph=False, jit_compile=True)
+
+
+def repeat(body, count: int, carry, unroll: bool = False):
+    """`body(index i32[], carry) -> carry` for index 0 .. count-1, one after the other.
+
+    Args:
+        unroll: nothing to TensorFlow, whose loops cost nothing.
+    """
+    _, carry = tf.while_loop(
+        lambda index, carry: index < count,
+        lambda index, carry: (index + 1, body(index, carry)),
+        (tf.constant(0), carry),
+        parallel_iterations=1,  # else a part begins before the one before it gave its memory back
+    )
+    return carry

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import tensorflow as tf
 
@@ -21,6 +23,22 @@ def overwrite(target, source) -> list:
     for variable, value in zip(target, source, strict=True):
         variable.assign(value)
     return target
+
+
+@contextlib.contextmanager
+def borrowed(state):
+    """A state to compute with; whatever is done to it, `state` is afterwards what it was.
+
+    It is the state itself, whose variables compiled calls and optimizers hold; its values are put
+    aside meanwhile.
+    """
+    leaves = tf.nest.flatten(state)
+    kept = [tf.identity(leaf) for leaf in leaves]
+    try:
+        yield state
+    finally:
+        for leaf, value in zip(leaves, kept, strict=True):
+            leaf.assign(value)
 
 
 def load(leaves, arrays) -> list:

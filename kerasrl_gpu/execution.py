@@ -1,0 +1,106 @@
+"""How updates are executed: rows computed at a time, updates in one call. Never what they learn."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+from kerasrl_gpu.errors import ArgumentError, check_count
+
+
+class Execution(NamedTuple):
+    """How the updates of an agent are executed.
+
+    Attributes:
+        micro_batch: rows of a batch that are computed at a time, m; None for all. Where it does
+            not divide the batch, the rows left over are computed last.
+        updates_per_call: updates in one device call; None for all that are due at once.
+    """
+
+    micro_batch: int | None = None
+    updates_per_call: int | None = None
+
+    def rows(self, batch_size: int) -> int:
+        """Rows at a time of batches of this size."""
+        return min(self.micro_batch or batch_size, batch_size)
+
+    def per_call(self, updates: int) -> int:
+        """Updates in one call where `updates` are due."""
+        return self.updates_per_call or updates
+
+
+AT_ONCE = Execution()
+
+
+def checked(micro_batch, updates_per_call, batch_size: int, updates: int) -> Execution:
+    """The execution with these numbers.
+
+    Raises:
+        ArgumentError: rows beyond the batch, or calls that the updates do not fill.
+    """
+    if micro_batch is not None:
+        micro_batch = check_count("micro_batch", micro_batch, 1)
+        if micro_batch > batch_size:
+            raise ArgumentError(
+                f"micro_batch={micro_batch} is more than batch_size={batch_size}; pass "
+                f"{batch_size} or less, or None to compute the batch at once."
+            )
+    if updates_per_call is not None:
+        updates_per_call = check_count("updates_per_call", updates_per_call, 1)
+        if updates % updates_per_call:
+            raise ArgumentError(
+                f"updates_per_call={updates_per_call} does not divide updates={updates}; pass one "
+                f"of {[n for n in range(1, updates + 1) if updates % n == 0]}."
+            )
+    return Execution(micro_batch, updates_per_call)
+
+
+def set_micro_batch(agent, rows: int | None) -> None:
+    """Compute every batch so many rows at a time, from the next update on.
+
+    Less memory for activations, and what is learned stays: each row's loss is divided by the
+    whole batch, gradients are summed, and clipped and applied once. Sums in another order differ
+    by rounding.
+
+    Args:
+        rows: 1 .. batch_size; None for all at once.
+
+    Raises:
+        ArgumentError: another number, or a network that looks at a batch as a whole.
+    """
+    take(agent, agent.execution._replace(micro_batch=rows))
+
+
+def set_updates_per_call(agent, updates: int | None) -> None:
+    """Make so many updates in one device call, from the next update on.
+
+    Args:
+        updates: a divisor of the agent's `updates`; None for all of them.
+
+    Raises:
+        ArgumentError: another number.
+    """
+    take(agent, agent.execution._replace(updates_per_call=updates))
+
+
+def take(agent, execution: Execution) -> None:
+    """Execute updates so from the next one on."""
+    execution = checked(*execution, agent.batch_size, agent.updates)
+    agent.flush()
+    if agent.prepared:
+        check_split(agent, execution)
+        agent.trainer.learner.execution = execution
+    agent.execution = execution
+
+
+def check_split(agent, execution: Execution) -> None:
+    """See that the agent's networks can learn from parts of a batch; see `splitting.check`."""
+    if execution.rows(agent.batch_size) == agent.batch_size:
+        return
+    if agent.trainer.learner.draws_at_random():
+        warnings.warn(
+            f"micro_batch={execution.micro_batch}: a network has random layers, such as Dropout, "
+            "which draw other numbers for a part than for the whole. The run learns the same in "
+            "distribution, but not number for number.",
+            stacklevel=4,
+        )

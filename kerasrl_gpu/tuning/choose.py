@@ -1,0 +1,125 @@
+"""Which point, and why: the least memory among those that are as good as the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kerasrl_gpu.errors import ArgumentError
+from kerasrl_gpu.tuning.points import Point
+
+PLATEAU = 0.03  # of the best samples/s; less than that is no difference
+_UNSTEADY = 1.5  # times from p10 to p90
+
+
+class Reading(NamedTuple):
+    """What is known of one point.
+
+    Attributes:
+        point: which.
+        samples_per_s: the median; None where it was not run.
+        p10: 10th percentile, samples/s.
+        p90: 90th percentile, samples/s.
+        peak_bytes: measured, or the upper bound that kept it from being run.
+        skipped: why it cannot be chosen, or None.
+    """
+
+    point: Point
+    samples_per_s: float | None
+    p10: float | None
+    p90: float | None
+    peak_bytes: int
+    skipped: str | None = None
+
+
+class Choice(NamedTuple):
+    """The point that was chosen.
+
+    Attributes:
+        point: which.
+        reason: a sentence for the user.
+        curve: every reading that led to it.
+    """
+
+    point: Point
+    reason: str
+    curve: list[Reading]
+
+
+def choose(readings: Iterable[Reading], plateau: float = PLATEAU) -> Choice:
+    """The point with the least peak bytes among those within `plateau` of the most samples/s.
+
+    Equal peaks go to the smaller micro-batch, then to fewer fused updates.
+
+    Args:
+        readings: what was measured and what was skipped.
+        plateau: fraction of the best samples/s that counts as no difference.
+
+    Raises:
+        ArgumentError: none of them was measured.
+    """
+    curve = sorted(readings, key=lambda reading: reading.point)
+    left = [reading for reading in curve if reading.skipped is None]
+    if not left:
+        raise ArgumentError(
+            f"none of the {len(curve)} points was measured, so there is nothing to choose from; "
+            f"raise the budget, or pass smaller points."
+        )
+    best = max(left, key=lambda reading: reading.samples_per_s)
+    level = [each for each in left if each.samples_per_s >= (1 - plateau) * best.samples_per_s]
+    chosen = min(level, key=lambda each: each.peak_bytes)  # of equals the first, the smallest
+    words = [_verdict(chosen, best, curve, plateau), *_untried(curve), *_doubts(chosen)]
+    return Choice(chosen.point, "; ".join(words) + ".", curve)
+
+
+def name(point: Point, among: Sequence[Point]) -> str:
+    """What tells `point` from the others, as arguments: "micro_batch=128, fused=8".
+
+    The batch is named where it differs between them; it is then computed in one piece.
+    """
+    free = len({other.batch for other in among}) > 1
+    words = [f"batch={point.batch}" if free else f"micro_batch={point.micro_batch}"]
+    if len({other.fused for other in among}) > 1:
+        words.append(f"fused={point.fused}")
+    return ", ".join(words)
+
+
+def in_words(nbytes: float) -> str:
+    """Bytes in the largest unit that gives at least 1: 1536 is "1.50 KiB"."""
+    value, units = float(nbytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.0f} B" if units[0] == "B" else f"{value:.2f} {units[0]}"
+
+
+def _verdict(chosen, best, curve, plateau) -> str:
+    among = [reading.point for reading in curve]
+    words = f"{name(chosen.point, among)}: {chosen.samples_per_s:,.0f} samples/s"
+    if chosen == best:
+        timed = sum(reading.samples_per_s is not None for reading in curve)
+        return f"{words}, the best of {timed}" if timed > 1 else f"{words}, the only one tried"
+    saved = best.peak_bytes - chosen.peak_bytes
+    less = f"with {in_words(saved)} less" if saved else "with as much memory"
+    return (
+        f"{words}, within {100 * plateau:g} % of the best "
+        f"({best.samples_per_s:,.0f} at {name(best.point, among)}) {less}"
+    )
+
+
+def _doubts(chosen):
+    """A clause where the machine was too busy for a difference of a few percent to be seen."""
+    varied = chosen.p90 / chosen.p10
+    if varied > _UNSTEADY:
+        yield f"its samples/s varied by a factor of {varied:.1f}, so tune again on an idle machine"
+
+
+def _untried(curve):
+    """One clause about what did not fit, the smallest of it standing for the rest."""
+    untried = [reading for reading in curve if reading.samples_per_s is None]
+    if untried:
+        first = min(untried, key=lambda reading: (reading.peak_bytes, reading.point))
+        # No number of fused updates: what it needs goes by the rows.
+        alike = [each.point for each in curve if each.point.fused == first.point.fused]
+        label = name(first.point, alike)
+        rest = f", nor were {len(untried) - 1} more" if len(untried) > 1 else ""
+        yield f"{label} {first.skipped} and was not tried{rest}"

@@ -1,0 +1,361 @@
+"""A batch computed a few rows at a time teaches what the whole batch teaches."""
+
+import warnings
+
+import gymnasium
+import keras
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from keras import ops
+
+from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent
+from kerasrl_gpu.errors import ArgumentError
+from kerasrl_gpu.keras_rl import Processor
+from kerasrl_gpu.policy import EpsGreedyQPolicy
+
+WARMUP, UPDATES, BATCH = 30, 100, 12
+
+
+class Drift(gymnasium.Env):
+    """Shows numbers that no action changes, so that two runs see the same; 9 steps an episode."""
+
+    observation_space = Box(-np.inf, np.inf, (3,), np.float32)
+
+    def __init__(self, action_space=None):
+        self.action_space = action_space or Discrete(3)
+        self.random = np.random.default_rng(3)
+
+    def reset(self, *, seed=None, options=None):
+        self.n = 0
+        return self.random.normal(size=3).astype(np.float32), {}
+
+    def step(self, action):
+        self.n += 1
+        shown = self.random.normal(size=3).astype(np.float32)
+        return shown, float(shown.sum()), self.n == 9, False, {}
+
+
+def dense(units, activation=None, **options):
+    start = keras.initializers.GlorotUniform(seed=units)
+    return keras.layers.Dense(units, activation, kernel_initializer=start, **options)
+
+
+def q_model(*hidden):
+    hidden = hidden or (dense(16, "tanh", kernel_regularizer="l2"),)
+    layers = [keras.Input((1, 3)), keras.layers.Flatten(), *hidden, dense(3)]
+    return keras.Sequential(layers)
+
+
+def dqn(optimizer="sgd", model=None, **options):
+    options = {"batch_size": BATCH, "target_model_update": 0.05, "seed": 5, **options}
+    agent = DQNAgent(
+        model=model or q_model(),
+        nb_actions=3,
+        memory=options.pop("memory", None) or DeviceMemory(100),
+        policy=EpsGreedyQPolicy(eps=1.0),  # what is done does not hang on the weights
+        nb_steps_warmup=WARMUP,
+        delta_clip=0.5,
+        **options,
+    )
+    agent.compile(OPTIMIZERS[optimizer](), metrics=["mae", "mse"])
+    return agent
+
+
+def rate():
+    return keras.optimizers.schedules.ExponentialDecay(0.05, 20, 0.8)
+
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
+    "sgd, schedule, global norm": lambda: keras.optimizers.SGD(rate(), global_clipnorm=0.1),
+    "adam": lambda: keras.optimizers.Adam(0.003),
+    "adam, schedule, average, global norm": lambda: keras.optimizers.Adam(
+        rate(), use_ema=True, ema_overwrite_frequency=30, global_clipnorm=0.1, epsilon=1e-3
+    ),
+}
+
+
+class Metrics(keras.callbacks.Callback):
+    """What every update reported."""
+
+    def on_train_begin(self, logs=None):
+        self.reported = []
+
+    def on_step_end(self, step, logs=None):
+        self.reported.append(list(logs["metrics"]))
+
+
+def trained(agent, action_space=None, steps=UPDATES):
+    """The agent's networks, targets and slots as flat arrays, and what its updates reported."""
+    watch = Metrics()
+    env = Drift(action_space)
+    agent.fit(env, nb_steps=WARMUP + 1 + steps, callbacks=[watch], verbose=0)
+    state = agent.trainer.get_state()
+    weights = [
+        array
+        for part in (state["online"], state["target"])
+        for network in part.values()
+        for array in network["trainable"]
+    ]
+    slots = [array for network in state["slots"].values() for array in network]
+    return weights, slots, np.array(watch.reported[WARMUP + 1 :])
+
+
+def assert_the_same(one, other, rtol):
+    for ours, theirs in zip(one[:2], other[:2], strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            scale = np.max(np.abs(b), initial=0)
+            np.testing.assert_allclose(a, b, rtol=0, atol=rtol * max(scale, 1e-3))
+    np.testing.assert_allclose(one[2], other[2], rtol=1e-4, atol=1e-5)
+
+
+SPLITS = [(name, rows) for name in OPTIMIZERS for rows in (4, 5)]  # 5 leaves 2 rows over
+SPLITS += [("adam, schedule, average, global norm", rows) for rows in (1, 2, 3, 6)]
+
+
+@pytest.fixture(scope="module")
+def unsplit():
+    """By optimizer: the run that computes every batch at once; made when first asked for."""
+    runs = {}
+    return lambda name: runs.setdefault(name, runs.get(name) or trained(dqn(name)))
+
+
+@pytest.mark.parametrize(("optimizer", "rows"), SPLITS)
+def test_every_split_of_a_batch_learns_what_the_whole_one_does(unsplit, optimizer, rows):
+    assert_the_same(trained(dqn(optimizer, micro_batch=rows)), unsplit(optimizer), rtol=1e-6)
+
+
+def test_three_of_twelve_rows_at_a_time_is_another_program_than_all_at_once():
+    whole, split = dqn(), dqn(micro_batch=3)
+    for agent in (whole, split):
+        agent.fit(Drift(), nb_steps=WARMUP + 3, verbose=0)
+    assert "step ('model',)" in whole.traces
+    assert "step ('model',) micro_batch=3" in split.traces
+
+
+# DDPG -------------------------------------------------------------------------------------------
+
+
+def ddpg(**options):
+    observation, action = keras.Input((1, 3)), keras.Input((2,))
+    flat = keras.layers.Flatten()(observation)
+    actor = keras.Model(observation, dense(2, "tanh")(dense(8, "tanh")(flat)))
+    both = keras.layers.Concatenate()([action, flat])
+    critic = keras.Model([action, observation], dense(1)(dense(9, "tanh")(both)))
+    agent = DDPGAgent(
+        nb_actions=2,
+        actor=actor,
+        critic=critic,
+        critic_action_input=action,
+        memory=DeviceMemory(100),
+        batch_size=BATCH,
+        nb_steps_warmup_critic=WARMUP,
+        nb_steps_warmup_actor=WARMUP,
+        target_model_update=0.05,
+        seed=5,
+        **options,
+    )
+    agent.compile([OPTIMIZERS["sgd"](), OPTIMIZERS["sgd, schedule, global norm"]()])
+    return agent
+
+
+def test_ddpg_learns_the_same_from_parts():
+    box = Box(-1, 1, (2,), np.float32)
+    unsplit = trained(ddpg(), box, steps=20)
+    assert_the_same(trained(ddpg(micro_batch=5), box, steps=20), unsplit, rtol=1e-6)
+
+
+# Where the rows come from -------------------------------------------------------------------------
+
+
+class Halved(Processor):
+    """Something to trace."""
+
+    def process_state_batch(self, batch):
+        return batch / 2
+
+
+class Untraceable(Processor):
+    def process_state_batch(self, batch):
+        return np.asarray([float(str(x)) for x in batch.ravel()], np.float32).reshape(batch.shape)
+
+
+@pytest.mark.parametrize("processor", [Halved, Untraceable])
+@pytest.mark.filterwarnings("ignore:.*takes calls of its own")
+def test_processed_rows_are_split_on_the_device_and_on_the_host(processor):
+    unsplit = trained(dqn(processor=processor()), steps=20)
+    split = trained(dqn(processor=processor(), micro_batch=5), steps=20)
+    assert_the_same(split, unsplit, rtol=1e-6)
+
+
+def conv_model():
+    start = keras.initializers.GlorotUniform(seed=3)
+    return keras.Sequential(
+        [
+            keras.Input((2, 3)),
+            keras.layers.Conv1D(8, 2, activation="tanh", kernel_initializer=start),
+            keras.layers.Flatten(),
+            dense(3),
+        ]
+    )
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_convolutions_and_windows_split_too(updates):
+    # JAX writes the parts out on a CPU, TensorFlow leaves them to its own kernels
+    make = lambda **options: dqn(  # noqa: E731
+        model=conv_model(), memory=DeviceMemory(100, window_length=2), updates=updates, **options
+    )
+    assert_the_same(trained(make(micro_batch=5), steps=20), trained(make(), steps=20), rtol=1e-6)
+
+
+# Updates in one call ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("per_call", "rows"), [(1, None), (2, None), (2, 5)])
+def test_updates_that_share_a_step_learn_the_same_in_one_call_or_several(per_call, rows):
+    unsplit = trained(dqn("adam", updates=4, enable_double_dqn=True), steps=25)
+    agent = dqn(
+        "adam", updates=4, enable_double_dqn=True, updates_per_call=per_call, micro_batch=rows
+    )
+    assert_the_same(trained(agent, steps=25), unsplit, rtol=1e-6)
+    assert agent.trainer.nb_updates == 4 * 25
+
+
+# Changing it on the way ---------------------------------------------------------------------------
+
+
+class Switch(keras.callbacks.Callback):
+    """Sets how updates are executed, as a guard or a tuner would."""
+
+    def on_step_end(self, step, logs=None):
+        at = self.model.step - WARMUP
+        if at == 10:
+            self.model.set_micro_batch(5)
+        elif at == 20:
+            self.model.set_updates_per_call(1)
+        elif at == 30:
+            self.model.set_micro_batch(None)
+            self.model.set_updates_per_call(None)
+
+
+def test_a_run_may_change_it_at_any_step_and_back():
+    unsplit = trained(dqn("adam", updates=2), steps=40)
+    agent, watch = dqn("adam", updates=2), Metrics()
+    agent.fit(Drift(), nb_steps=WARMUP + 1 + 40, callbacks=[Switch(), watch], verbose=0)
+    state = agent.trainer.get_state()
+    for got, want in zip(state["online"]["model"]["trainable"], unsplit[0], strict=False):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-6 * np.abs(want).max())
+    assert all(count == 1 for count in agent.traces.values())
+
+
+def test_a_checkpoint_goes_on_executed_as_it_was(tmp_path):
+    agent = dqn(updates=2, micro_batch=5, updates_per_call=1)
+    agent.fit(Drift(), nb_steps=WARMUP + 5, verbose=0)
+    path = agent.save(tmp_path)
+    other = dqn(updates=2)
+    other.load(path)
+    assert other.execution == agent.execution
+    assert other.get_config()["micro_batch"] == 5
+    other = dqn(updates=2, micro_batch=3)
+    other.fit(Drift(), nb_steps=WARMUP + 8, resume=path, verbose=0)
+    assert other.execution.micro_batch == 5
+
+
+# What cannot be split -----------------------------------------------------------------------------
+
+
+@keras.saving.register_keras_serializable("tests")
+class Centred(keras.layers.Layer):
+    """Takes the batch's mean away: a row's value hangs on the rows beside it."""
+
+    def call(self, inputs):
+        return inputs - ops.mean(inputs, axis=0, keepdims=True)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Counting(keras.layers.Layer):
+    """Remembers how often it was called."""
+
+    def build(self, shape):
+        self.count = self.add_weight(name="count", shape=(), trainable=False)
+
+    def call(self, inputs, training=False):
+        if training:
+            self.count.assign(self.count + 1)
+        return inputs
+
+
+def hidden():
+    return dense(8, "tanh")
+
+
+@pytest.mark.parametrize(
+    ("layers", "named"),
+    [
+        ([hidden(), keras.layers.BatchNormalization(name="norm")], "'norm' normalises"),
+        ([hidden(), Centred()], "looks at a batch as a whole"),
+        ([hidden(), Counting()], "looks at a batch as a whole"),
+        ([keras.layers.ActivityRegularization(l2=0.1)], "looks at a batch as a whole"),
+    ],
+    ids=["batch norm", "batch mean", "counter", "activity"],
+)
+def test_a_network_that_looks_at_the_batch_is_refused(layers, named):
+    agent = dqn(model=q_model(*layers), micro_batch=5)
+    with pytest.raises(ArgumentError, match=named):
+        agent.fit(Drift(), nb_steps=5, verbose=0)
+    agent = dqn(model=q_model(*[type(one).from_config(one.get_config()) for one in layers]))
+    agent.fit(Drift(), nb_steps=5, verbose=0)
+    with pytest.raises(ArgumentError, match="cannot learn from a batch in parts"):
+        agent.set_micro_batch(5)
+    assert agent.execution.micro_batch is None
+    agent.fit(Drift(), nb_steps=WARMUP + 3, verbose=0)  # at once it goes on
+
+
+class Whitened(Processor):
+    """Looks at the batch as a whole before any network does."""
+
+    def process_state_batch(self, batch):
+        return batch - batch[:1]
+
+
+def test_a_processor_that_looks_at_the_batch_is_refused():
+    agent = dqn(processor=Whitened(), micro_batch=5)
+    with pytest.raises(ArgumentError, match="looks at a batch as a whole"):
+        agent.fit(Drift(), nb_steps=5, verbose=0)
+
+
+def test_frozen_and_row_wise_normalisation_split():
+    frozen = keras.layers.BatchNormalization()
+    frozen.trainable = False
+    layers = [hidden(), frozen, keras.layers.LayerNormalization()]
+    unsplit = trained(dqn(model=q_model(*layers)), steps=20)
+    frozen = keras.layers.BatchNormalization()
+    frozen.trainable = False
+    layers = [hidden(), frozen, keras.layers.LayerNormalization()]
+    split = trained(dqn(model=q_model(*layers), micro_batch=5), steps=20)
+    assert_the_same(split, unsplit, rtol=1e-5)
+
+
+def test_random_layers_are_declared_inexact():
+    agent = dqn(model=q_model(hidden(), keras.layers.Dropout(0.5, seed=1)), micro_batch=5)
+    with pytest.warns(UserWarning, match="random layers, such as Dropout"):
+        agent.fit(Drift(), nb_steps=WARMUP + 5, verbose=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        agent.set_micro_batch(None)
+
+
+@pytest.mark.parametrize("rows", [0, -1, 1.5, 13, "all", True])
+def test_rows_that_no_batch_has_are_refused(rows):
+    with pytest.raises(ArgumentError, match="micro_batch"):
+        dqn(micro_batch=rows)
+    agent = dqn()
+    with pytest.raises(ArgumentError, match="micro_batch"):
+        agent.set_micro_batch(rows)
+
+
+def test_calls_that_the_updates_do_not_fill_are_refused():
+    with pytest.raises(ArgumentError, match=r"does not divide updates=6; pass one of \[1, 2, 3, 6"):
+        dqn(updates=6, updates_per_call=4)
