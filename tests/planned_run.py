@@ -1,6 +1,6 @@
 """What a run was planned to take and what it took, in a process of its own:
 
-    python planned_run.py NETWORK BATCH [POLICY]
+    python planned_run.py NETWORK BATCH [POLICY [MICRO_BATCH]]
 
 prints {"planned": bytes, "measured": bytes} as JSON. NETWORK is "nature", "dqn-256-256" or
 "ddpg-256-256". Measured is the rise of the resident memory over what the imports took, to its
@@ -77,12 +77,13 @@ def make(name, batch_size):
     return {"dqn": dqn, "ddpg": ddpg}[kind](list(map(int, units)), batch_size)
 
 
-def main(name, batch_size, policy="float32"):
+def main(name, batch_size, policy="float32", micro_batch=None):
     keras.mixed_precision.set_dtype_policy(policy)
     engine.to_host(engine.zeros((1,), "float32"))  # the device's own threads and buffers
     before = probes.process_rss()
     observation, agent = make(name, int(batch_size))
     agent.compile(keras.optimizers.Adam(1e-3))
+    agent.set_micro_batch(micro_batch and int(micro_batch))
     plan = agent.plan(observation)
     agent.training = True
     agent.step = 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from kerasrl_gpu import engine, host, probes
 from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.observations import ObservationSpec
@@ -19,7 +21,7 @@ def plan(
     Args:
         observation: an example, as the memory stores it; None takes the one that it has seen.
         batch_size: transitions an update; None takes the agent's.
-        micro_batch: transitions that are computed at a time; None: all of them.
+        micro_batch: transitions that are computed at a time; None takes the agent's.
         budget: what the run may take, see `planning.budgets.parse`; None says nothing of it.
         limit: rows of the pool; None takes the memory's.
 
@@ -76,10 +78,11 @@ def _graphs(agent) -> dict:
 
 def _sizes(agent, batch_size, micro_batch) -> tuple:
     """(batch_size, micro_batch) as whole numbers; the second is at most the first."""
-    batch_size = (
-        agent.batch_size if batch_size is None else check_count("batch_size", batch_size, 1)
-    )
-    micro_batch = batch_size if micro_batch is None else check_count("micro_batch", micro_batch, 1)
+    given = agent.batch_size if batch_size is None else batch_size
+    batch_size = check_count("batch_size", given, 1)
+    if micro_batch is None:
+        return batch_size, agent.execution.rows(batch_size)
+    micro_batch = check_count("micro_batch", micro_batch, 1)
     if micro_batch > batch_size:
         raise ArgumentError(
             f"micro_batch={micro_batch} is more than the batch has; pass {batch_size} or less."
@@ -125,13 +128,15 @@ def _keras_variables(agent) -> dict:
 
 
 def _gradients(agent) -> dict:
-    """Network -> (bytes of its gradients, of its slots, sets made of the gradients)."""
+    """Network -> (bytes of its gradients, of their sum, of its slots, sets made of them)."""
     found = {}
     for name, one in agent.trainer.mirror.optimizers.items():
         inner = getattr(one.keras, "inner_optimizer", one.keras)
         clips = any((inner.clipnorm, inner.clipvalue, inner.global_clipnorm))
-        own = plans.nbytes(agent.networks()[name].trainable_variables)
-        found[name] = own, plans.nbytes(one.keras.variables), 2 * clips
+        weights = agent.networks()[name].trainable_variables
+        summed = 4 * sum(math.prod(weight.shape) for weight in weights)  # whatever they are, in f32
+        slots = plans.nbytes(one.keras.variables)
+        found[name] = plans.nbytes(weights), summed, slots, 2 * clips
     return found
 
 

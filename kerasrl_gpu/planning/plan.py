@@ -146,17 +146,18 @@ def update_lines(gradients: dict, rows: Rows, batch: int, sizes: tuple, engine: 
     """Lines of one update.
 
     Args:
-        gradients: network -> (bytes of its gradients, of its slots, sets of gradients beside).
+        gradients: network -> (bytes of its gradients, of their sum, of its slots, and how many
+            sets the optimizer makes of them).
         rows: of its passes.
         batch: bytes of a row of the batch, while it is read and learned from.
         sizes: (batch_size, micro_batch).
     """
     batch_size, micro_batch = sizes
     lines = []
-    for name, (own, slots, beside) in gradients.items():
+    for name, (own, summed, slots, beside) in gradients.items():
         lines.append(Line(UPDATE, f"{name}: gradients", own))
         if micro_batch < batch_size:
-            lines.append(Line(UPDATE, f"{name}: gradients, summed so far", own))
+            lines.append(Line(UPDATE, f"{name}: gradients, summed so far", summed))
         if engine.assigns:
             lines.append(Line(UPDATE, f"{name}: new slots and gradients", slots + beside * own))
     return [
