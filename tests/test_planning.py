@@ -104,14 +104,21 @@ def test_gradients_and_batch_by_hand(backend):
     assert "model: gradients, summed so far" not in update
 
 
-def test_micro_batches_take_rows_and_give_one_set_of_gradients(backend):
+def test_micro_batches_take_rows_and_give_one_set_of_gradients():
     whole, parts = dqn().plan(SEEN), dqn().plan(SEEN, micro_batch=1)
     before, after = lines(whole, "update"), lines(parts, "update")
     assert after.pop("model: gradients, summed so far") == 26 * F
-    of_rows = [what for what in after if what == "batch" or what.startswith("activations")]
-    assert len(of_rows) == 3
+    assert after.pop("which rows are drawn") == 5 * _compiled().draw_bytes
+    assert before.pop("batch") * 2 == after.pop("batch") * 5  # one part, and the next one
     for what in after:
-        assert before[what] == after[what] * (5 if what in of_rows else 1)
+        assert before[what] == after[what] * (5 if what.startswith("activations") else 1)
+
+
+def test_the_agents_own_micro_batch_is_planned():
+    agent = dqn()
+    agent.set_micro_batch(2)
+    assert agent.plan(SEEN) == dqn().plan(SEEN, micro_batch=2)
+    assert agent.plan(SEEN, batch_size=1).micro_batch == 1
 
 
 def test_a_plan_counts_everything_once():

@@ -29,6 +29,8 @@ class Engine:
         overlaps: what one optimizer's networks keep lies beside what the next one's keep.
         half_bytes: dtype -> bytes a number; more than 2 where it is kept in float32, or in both.
         reads_ahead: the next observations are there as long as the observations.
+        reads_at_once: a batch that is computed in parts is read whole; else a part and the next.
+        draw_bytes: of a row of the whole batch, while its parts are computed.
         copies: Keras' variables are a second copy of weights and slots.
         repacks: the whole state is copied when it is packed.
         assigns: the optimizer's new slots lie beside the old ones.
@@ -45,6 +47,8 @@ class Engine:
     overlaps: bool = False
     half_bytes: dict = field(default_factory=lambda: {"float16": 2, "bfloat16": 2})
     reads_ahead: bool = False
+    reads_at_once: bool = False
+    draw_bytes: int = 96
     copies: bool = False
     repacks: bool = False
     assigns: bool = False
@@ -59,6 +63,7 @@ _JAX = Engine(
     norms={"BatchNormalization": 1, "LayerNormalization": 4},
     overlaps=True,
     reads_ahead=True,
+    draw_bytes=48,
     copies=True,
     repacks=True,
 )
@@ -76,6 +81,7 @@ JAX_CPU_CONVOLUTIONAL = replace(
     _JAX,
     unfolds=True,
     reads_ahead=False,
+    reads_at_once=True,
     half_bytes={"float16": 5.2, "bfloat16": 5.2},
     code_bytes=272 * 2**20,
 )

@@ -160,9 +160,13 @@ def update_lines(gradients: dict, rows: Rows, batch: int, sizes: tuple, engine: 
             lines.append(Line(UPDATE, f"{name}: gradients, summed so far", summed))
         if engine.assigns:
             lines.append(Line(UPDATE, f"{name}: new slots and gradients", slots + beside * own))
+    read = micro_batch
+    if micro_batch < batch_size:
+        lines.append(Line(UPDATE, "which rows are drawn", engine.draw_bytes * batch_size))
+        read = batch_size if engine.reads_at_once else min(batch_size, 2 * micro_batch)
     return [
         *lines,
-        Line(UPDATE, "batch", batch * micro_batch),
+        Line(UPDATE, "batch", batch * read),
         Line(UPDATE, "activations kept for the backward pass", rows.kept * micro_batch),
         Line(UPDATE, "activations on the way", rows.working * micro_batch),
     ]
