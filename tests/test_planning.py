@@ -235,13 +235,53 @@ def conv_net():
 def test_convolutions_by_hand():
     image, maps = 6 * 6 * 2 * F, 5 * 5 * 3 * F
     patches = 5 * 5 * (2 * 2 * 2) * F
-    alone = Engine(activations={"relu": 0, "linear": 0}, fuses=False)
-    # the scaled image and the maps are kept. On the way back the dense layer is done with the maps,
-    # but the relu needs them, beside their gradient in front of it and behind it: three times the
-    # maps, where one was kept. The target's pass would have image and maps: 588 of 600 bytes.
-    assert held(conv_net(), alone) == (image + maps, 2 * maps)
-    unfolding = Engine(activations={"relu": 1, "linear": 0}, unfolds=True)
-    assert held(conv_net(), unfolding) == (image + 2 * maps, image + maps + patches)
+    alone = Engine(activations={"relu": 0}, fuses=False)
+    # the scaled image and the maps are kept. The target's pass has both once more, and the maps
+    # before the relu; the way back has less: without the maps, which the dense layer was the last
+    # to need, but the relu's result, and its gradient in front of it and behind it, 2 maps more.
+    assert held(conv_net(), alone) == (image + maps, image + 2 * maps)
+    unfolding = Engine(activations={"relu": 1}, unfolds=True)
+    assert held(conv_net(), unfolding) == (image + 2 * maps, image + 2 * maps + patches)
+
+
+def test_the_gradients_of_convolutions_by_hand():
+    model = keras.Sequential([
+        keras.Input((6, 6, 1)),
+        keras.layers.Conv2D(2, 1),
+        keras.layers.Conv2D(1, 3, padding="same"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(1),
+    ])  # fmt: skip
+    wide, narrow = 6 * 6 * 2 * F, 6 * 6 * F
+    # each of 36 places reads 3 x 3 x 2 numbers for the weights' gradient; 3 x 3 x 1 for the input's
+    patches = 36 * 18 * F + 36 * 9 * F
+    rows = held(model, Engine(unfolds=True), [[LEARNING]])
+    assert rows.kept == wide + narrow
+    # the dense layer is done: its input, `narrow`, is gone. The gradients of the convolution's
+    # output and input are there, and the patches; output's gradient and input lie turned round
+    assert rows.working == patches + (narrow + wide) + (narrow + wide) - narrow
+
+
+def test_what_a_pooling_takes_is_kept():
+    def net(pooling):
+        return keras.Sequential([
+            keras.Input((6, 6, 1)), keras.layers.Conv2D(2, 1), pooling(2), keras.layers.Flatten(),
+            keras.layers.Dense(1),
+        ])  # fmt: skip
+
+    apart = Engine()
+    difference = (
+        held(net(keras.layers.MaxPooling2D), apart).kept
+        - held(net(keras.layers.AveragePooling2D), apart).kept
+    )
+    assert difference == 6 * 6 * 2 * F  # which number was the largest is found there
+
+
+@pytest.mark.parametrize("layer", [keras.layers.LSTM, keras.layers.GRU])
+def test_each_time_step_of_a_recurrent_layer_keeps_its_arrays(layer):
+    model = keras.Sequential([keras.Input((7, 3)), layer(5), keras.layers.Dense(2)])
+    engine_ = Engine(recurrent={layer.__name__: 6})
+    assert held(model, engine_).kept == 7 * 6 * 5 * F + 5 * F  # and the dense layer's input
 
 
 def test_networks_that_overlap_hold_what_each_keeps():
@@ -249,11 +289,12 @@ def test_networks_that_overlap_hold_what_each_keeps():
     graphs = {name: graph.trace(model) for name, model in agent.networks().items()}
     # the critic's relu keeps 4 and 4 floats, and the joined input of 5; the actor's 8 and 8; the
     # critic that the actor learns through keeps only what its relu took, 4
-    apart = Engine(activations={"relu": 1, "linear": 0})
+    apart = Engine(activations={"relu": 1})
     rows = passes.rows(agent.passes(), graphs, Engine(**{**vars(apart), "overlaps": True}))
     assert rows == ((13 + 20) * F, 0)
-    one = passes.rows(agent.passes(), graphs, apart)
-    assert one.kept == 20 * F
+    # apart, the critic's step has more: its 13, and beside them the target actor's input of 3, and
+    # its 8 hidden numbers before and after the relu
+    assert passes.rows(agent.passes(), graphs, apart) == (13 * F, (3 + 8 + 8) * F)
 
 
 def test_half_precision_counts_as_the_engine_keeps_it():
@@ -263,8 +304,8 @@ def test_half_precision_counts_as_the_engine_keeps_it():
         keras.layers.Dense(4, "tanh", dtype=policy),
         keras.layers.Dense(2, dtype=policy),
     ])  # fmt: skip
-    assert held(model, Engine(activations={"tanh": 0, "linear": 0})).kept == 4 * 2
-    wide = Engine(activations={"tanh": 0, "linear": 0}, half_bytes={"bfloat16": 4})
+    assert held(model, Engine(activations={"tanh": 0})).kept == 4 * 2
+    wide = Engine(activations={"tanh": 0}, half_bytes={"bfloat16": 4})
     assert held(model, wide).kept == 4 * F
 
 

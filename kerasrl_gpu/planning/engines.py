@@ -20,6 +20,7 @@ class Engine:
     Attributes:
         activations: name -> arrays of a layer's size kept beside its output; others keep 2.
         norms: class name -> arrays that a normalisation keeps beside its output; others keep 1.
+        recurrent: class name -> arrays of the layer's units that each time step keeps.
         fuses: casts, scalings and permutations are written once, for the layer that reads them.
         infers: what a pass without gradients holds: all its outputs ("all"), the largest one
             ("largest"), or the largest input with its output ("pair").
@@ -39,6 +40,7 @@ class Engine:
 
     activations: dict = field(default_factory=dict)
     norms: dict = field(default_factory=dict)
+    recurrent: dict = field(default_factory=dict)
     fuses: bool = True
     infers: str = "pair"
     infers_together: bool = False
@@ -59,8 +61,9 @@ class Engine:
 # operation by operation. Relu, 256-256: 5.3 KiB a row by JAX's own account, tanh 3.1, elu 7.3,
 # gelu 11.3; with normalisation by batch 7.3, by layer 13.4.
 _JAX = Engine(
-    activations={"linear": 0, "tanh": 0, "sigmoid": 0, "relu": 1, "elu": 2, "silu": 2, "gelu": 4},
+    activations={"tanh": 0, "sigmoid": 0, "relu": 1, "elu": 2, "silu": 2, "gelu": 4},
     norms={"BatchNormalization": 1, "LayerNormalization": 4},
+    recurrent={"LSTM": 17, "GRU": 25, "SimpleRNN": 4},
     overlaps=True,
     reads_ahead=True,
     draw_bytes=48,
@@ -80,17 +83,19 @@ JAX_CPU = replace(
 JAX_CPU_CONVOLUTIONAL = replace(
     _JAX,
     unfolds=True,
-    reads_ahead=False,
     reads_at_once=True,
     half_bytes={"float16": 5.2, "bfloat16": 5.2},
     code_bytes=272 * 2**20,
 )
 
+_TENSORFLOW_RECURRENT = {"LSTM": 13, "GRU": 10, "SimpleRNN": 3}
+
 # Relu, 256-256: 5.7 KiB a row, 7.7 and 9.6 with one and two layers more; tanh 4.4, gelu 9.8; with
 # normalisation by batch 5.7, by layer 6.8.
 TENSORFLOW_XLA = Engine(
-    activations={"linear": 0, "tanh": 0, "sigmoid": 0, "relu": 1, "elu": 0, "silu": 1, "gelu": 3},
+    activations={"tanh": 0, "sigmoid": 0, "relu": 1, "elu": 0, "silu": 1, "gelu": 3},
     norms={"BatchNormalization": 0, "LayerNormalization": 1},
+    recurrent=_TENSORFLOW_RECURRENT,
     infers="largest",
     infers_together=True,
     overlaps=True,
@@ -100,8 +105,9 @@ TENSORFLOW_XLA = Engine(
 )
 # Nature CNN: 441 kB a row. Relu, elu and their like are differentiated by their results.
 TENSORFLOW_KERNELS = Engine(
-    activations={"linear": 0, "tanh": 0, "sigmoid": 0, "relu": 0, "elu": 0, "silu": 1, "gelu": 3},
+    activations={"tanh": 0, "sigmoid": 0, "relu": 0, "elu": 0, "silu": 1, "gelu": 3},
     norms={"BatchNormalization": 1, "LayerNormalization": 2},
+    recurrent=_TENSORFLOW_RECURRENT,
     fuses=False,
     assigns=True,
     half_bytes={"float16": 3.7, "bfloat16": 2.6},

@@ -17,7 +17,6 @@ _LIGHT = (
     *("ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D", "Cropping1D", "Cropping2D", "Cropping3D"),
 )
 _ACTIVATIONS = {"ReLU": "relu", "ELU": "elu", "LeakyReLU": "leaky_relu", "Softmax": "softmax"}
-_RECURRENT = {"LSTM": 5, "GRU": 4, "SimpleRNN": 1}  # arrays a time step: the gates, and a state
 
 
 def kind(node: Node) -> str:
@@ -81,6 +80,17 @@ def patch_numbers(graph: Graph, node: Node) -> int:
     return places * math.prod(kernel[:-1]) * node.operation.groups
 
 
-def hidden_arrays(node: Node) -> int:
-    """Arrays of a recurrent layer's state that each of its time steps keeps; 0 for other layers."""
-    return _RECURRENT.get(kind(node), 0)
+def returned_patch_numbers(graph: Graph, node: Node) -> int:
+    """Numbers in the patches that the gradient of a convolution's input reads, a row.
+
+    0 with strides: what lies between the gradients is then skipped, not written out.
+    """
+    if not is_convolution(node) or any(step > 1 for step in node.operation.strides):
+        return 0
+    places = graph.given(node)[0].size // node.operation.kernel.shape[-2]
+    return places * math.prod(node.operation.kernel_size) * node.operation.filters
+
+
+def needs_inputs(node: Node) -> bool:
+    """Whether its gradient needs its inputs, whatever learns."""
+    return kind(node).startswith(("MaxPooling", "GlobalMaxPooling")) or kind(node) == "Multiply"
