@@ -45,3 +45,19 @@ def bytes_to_device_per_step(agent):
     ADAPTER: one message a step carries the new row, the stack to act on and the counters.
     """
     return int(agent.memory.wire.buffer.nbytes)
+
+
+def update_calls(agent, micro_batches, fused, opened):
+    """{point: a call of updates that waits for the device and leaves no trace}.
+
+    ADAPTER: what tuning itself times.
+
+    Args:
+        opened: a contextlib.ExitStack, which ends them.
+    """
+    from kerasrl_gpu.tuning.points import Point
+    from kerasrl_gpu.tuning.trials import trials
+
+    one = opened.enter_context(trials(agent))
+    points = [Point(agent.batch_size, m, k) for m in micro_batches for k in fused]
+    return {point: opened.enter_context(one.run(point)) for point in points}

@@ -116,6 +116,20 @@ def checkpoint_row(work, unit, at_most, size=ONCE):
     )
 
 
+def tune_row(work, windows=9):
+    """The best point of an exhaustive sweep against the one that `agent.tune()` chose."""
+    return Row(
+        name=f"tune_{work}",
+        unit="times the chosen one",
+        better="lower",
+        size=Size(0, 1, windows),
+        quick=Size(0, 1, 2),
+        repeats=1,
+        sides=ours("ours_tune.py", work),
+        limits=(Limit(JAX, 1.053), Limit(TF, 1.053)),  # within 5 %
+    )
+
+
 ROWS = (
     Row(
         name="dqn_cartpole",
@@ -230,6 +244,19 @@ ROWS = (
             Side("keras-rl2", "project", "peers/keras_rl2_traffic.py"),
         ),
         ratios=(Ratio((JAX,), ("keras-rl2",), 50.0), Ratio((TF,), ("keras-rl2",), 50.0)),
+    ),
+    tune_row("mlp_64_64"),
+    tune_row("mlp_256_256"),
+    tune_row("nature_cnn", windows=5),
+    Row(
+        name="tune_seconds",
+        unit="s",
+        better="lower",
+        size=ONCE,
+        quick=ONCE,
+        repeats=1,
+        sides=ours("ours_tune.py", "mlp_256_256", "--figure", "seconds"),
+        limits=(Limit(JAX, 60), Limit(TF, 60)),
     ),
     checkpoint_row("incremental", "of a full save", 0.25, Size(0, 1, 5)),
     checkpoint_row("memory", "MiB more", 64),

@@ -6,6 +6,7 @@ Names are taken from their modules when they are first asked for.
 import importlib
 
 _MODULES = {
+    "BatchTuner": "batch_tuner",
     "Callback": "base",
     "CallbackList": "base",
     "FileLogger": "file_logger",

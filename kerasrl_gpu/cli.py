@@ -12,6 +12,13 @@ def main(arguments=None) -> int:
     """Run one command; returns the exit status, 1 where something is wrong."""
     parser = argparse.ArgumentParser(prog="kerasrl-gpu", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    for add in (_add_verify, _add_plan, _add_tune):
+        add(commands)
+    options = parser.parse_args(arguments)
+    return options.run(parser, options)
+
+
+def _add_verify(commands):
     verify = commands.add_parser(
         "verify",
         help="check a checkpoint's digests, load it, and compare what its networks say",
@@ -25,7 +32,42 @@ def main(arguments=None) -> int:
         metavar="MODULE",
         help="a module that registers custom layers with Keras; may be given several times",
     )
-    options = parser.parse_args(arguments)
+    verify.set_defaults(run=_verify)
+
+
+def _add_plan(commands):
+    plan = commands.add_parser("plan", help="print the bytes that a run takes, before it starts")
+    _add_target(plan)
+    plan.add_argument("--micro-batch", type=int, help="transitions computed at a time")
+    plan.add_argument("--report", action="store_true", help="also parameters and FLOPs by layer")
+    plan.set_defaults(run=_plan)
+
+
+def _add_tune(commands):
+    tune = commands.add_parser(
+        "tune", help="measure micro-batches and fused updates, print the curve and the best"
+    )
+    _add_target(tune)
+    tune.add_argument("--free", action="store_true", help="the batch itself may change")
+    tune.add_argument("--steps", type=int, default=500, help="environment steps first (500)")
+    tune.add_argument("--seconds", type=float, default=12.0, help="for timing (12)")
+    tune.add_argument("--no-cache", action="store_true", help="measure again, and keep nothing")
+    tune.add_argument("--draw", metavar="FILE", help="draw the curve: .png, .svg or .pdf")
+    tune.set_defaults(run=_tune)
+
+
+def _add_target(parser):
+    add = parser.add_argument
+    add("target", help="a script, run up to its first fit, or the id of an environment")
+    add("arguments", nargs="*", help="of the script; those with dashes go behind --")
+    add("--budget", help="what the run may take: 70%%, 6GiB")
+    add("--batch-size", help="of the agent for an environment; auto")
+    add("--updates", type=int, default=1, help="of that agent, at once (1)")
+    add("--limit", help="rows of its pool; auto")
+    add("--hidden", type=int, nargs="+", metavar="UNITS", help="of each of its dense layers")
+
+
+def _verify(parser, options) -> int:
     if options.modules:
         sys.path.insert(0, os.getcwd())  # as `python -m` does, for the command too
     for module in options.modules:
@@ -33,6 +75,56 @@ def main(arguments=None) -> int:
             importlib.import_module(module)
         except ImportError as error:
             parser.error(f"--import {module}: {error}")
-    from kerasrl_gpu.resume.verifying import verify as run
+    from kerasrl_gpu.resume.verifying import verify
 
-    return 0 if run(options.checkpoint) else 1
+    return 0 if verify(options.checkpoint) else 1
+
+
+def _plan(parser, options) -> int:
+    from kerasrl_gpu.commands.plan import plan
+
+    return _about_target(
+        options,
+        lambda target: plan(
+            target,
+            budget=options.budget,
+            micro_batch=options.micro_batch,
+            report=options.report,
+        ),
+    )
+
+
+def _tune(parser, options) -> int:
+    from kerasrl_gpu.commands.tune import tune
+
+    return _about_target(
+        options,
+        lambda target: tune(
+            target,
+            steps=options.steps,
+            free=options.free,
+            budget=options.budget,
+            seconds=options.seconds,
+            cache=not options.no_cache,
+            draw=options.draw,
+        ),
+    )
+
+
+def _about_target(options, command) -> int:
+    """Run a command on its target; what was asked for wrongly is a sentence, not a traceback."""
+    from kerasrl_gpu.commands import targets
+    from kerasrl_gpu.errors import KerasRLError
+
+    try:
+        sizes = targets.Sizes(
+            targets.count_or_auto("--batch-size", options.batch_size),
+            options.updates,
+            targets.count_or_auto("--limit", options.limit),
+            tuple(options.hidden) if options.hidden else None,
+            options.budget,
+        )
+        return 1 if command(targets.find(options.target, options.arguments, sizes)) is False else 0
+    except KerasRLError as error:
+        print(f"kerasrl-gpu {options.command}: {error}", file=sys.stderr)
+        return 1

@@ -8,7 +8,7 @@ import warnings
 import keras
 import numpy as np
 
-from kerasrl_gpu import execution, host, keras_rl, loop, planning
+from kerasrl_gpu import execution, host, keras_rl, loop, planning, sizing
 from kerasrl_gpu.errors import (
     ArgumentError,
     NotCompiled,
@@ -27,6 +27,7 @@ from kerasrl_gpu.runs import Runs
 from kerasrl_gpu.state import TrainState
 from kerasrl_gpu.takeover import adopt
 from kerasrl_gpu.trainer import Trainer
+from kerasrl_gpu.tuning.agents import tune
 
 
 class Agent(keras_rl.Agent):
@@ -44,13 +45,15 @@ class Agent(keras_rl.Agent):
             `np.random.seed` at the top of a keras-rl script still does what it did.
         updates: K updates in one call whenever one is due; the replay ratio is
             updates / train_interval.
+        batch_size: transitions an update. "auto": the most, up to 256, that the memory's budget
+            leaves room for; with BatchTuner(free=True) what that measures.
         micro_batch: rows of a batch that are computed at a time; None for all. See
             `set_micro_batch`.
         updates_per_call: updates in one device call, a divisor of `updates`; None for all.
         truncation: "bootstrap" lets the value of a truncated episode's last state count;
             "terminal" is keras-rl's old way.
-        gamma, batch_size, train_interval, memory_interval, target_model_update, delta_range,
-            delta_clip, custom_model_objects: as in keras-rl.
+        gamma, train_interval, memory_interval, target_model_update, delta_range, delta_clip,
+            custom_model_objects: as in keras-rl.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class Agent(keras_rl.Agent):
         self.delta_clip = check_number(
             "delta_clip", delta_clip, lambda d: d > 0, "a number above 0, or np.inf"
         )
-        self.batch_size = check_count("batch_size", batch_size, 1)
+        self.batch_size, self.batch_is_free = sizing.checked_batch_size(batch_size), False
         self.train_interval = check_count("train_interval", train_interval, 1)
         self.memory_interval = check_count("memory_interval", memory_interval, 1)
         self.updates = check_count("updates", updates, 1)
@@ -124,7 +127,12 @@ class Agent(keras_rl.Agent):
         self.memory = adopt(self._given_memory, action, self.batch_size)
         self.recorder = Recorder(self.memory, self.rule.bootstrap_truncated)
         if self.on_pool:
-            self.memory.settle = self.flush
+            self.memory.settle, self.memory.beside = self.flush, lambda: sizing.beside(self)
+        elif self.batch_size == sizing.AUTO:
+            raise ArgumentError(
+                f"batch_size='auto' is planned for a DeviceMemory; {type(self.memory).__name__} "
+                "needs a number."
+            )
 
     @property
     def on_pool(self) -> bool:
@@ -253,7 +261,7 @@ class Agent(keras_rl.Agent):
         batch = host.stack(batch, spec, self.processor)
         return batch if self.processor is None else self.processor.process_state_batch(batch)
 
-    set_micro_batch = execution.set_micro_batch
+    set_batch_size, set_micro_batch = execution.set_batch_size, execution.set_micro_batch
     set_updates_per_call = execution.set_updates_per_call
 
     # Checkpoints --------------------------------------------------------------------------------
@@ -327,7 +335,7 @@ class Agent(keras_rl.Agent):
 
     # What a run takes ---------------------------------------------------------------------------
 
-    plan, report = planning.plan, planning.report
+    plan, report, tune = planning.plan, planning.report, tune
 
     def passes(self) -> list:
         """The passes of an update: for each optimizer's step a list of `planning.passes.Pass`."""

@@ -40,7 +40,7 @@ def checked(micro_batch, updates_per_call, batch_size: int, updates: int) -> Exe
     """
     if micro_batch is not None:
         micro_batch = check_count("micro_batch", micro_batch, 1)
-        if micro_batch > batch_size:
+        if batch_size != "auto" and micro_batch > batch_size:
             raise ArgumentError(
                 f"micro_batch={micro_batch} is more than batch_size={batch_size}; pass "
                 f"{batch_size} or less, or None to compute the batch at once."
@@ -69,6 +69,26 @@ def set_micro_batch(agent, rows: int | None) -> None:
         ArgumentError: another number, or a network that looks at a batch as a whole.
     """
     take(agent, agent.execution._replace(micro_batch=rows))
+
+
+def set_batch_size(agent, rows: int) -> None:
+    """Learn from batches of another size, from the next update on. This changes what is learned.
+
+    Raises:
+        ArgumentError: no whole number of at least 1, or more rows than the memory holds.
+    """
+    rows = check_count("batch_size", rows, 1)
+    limit = getattr(agent.memory, "limit", rows)
+    if rows > limit:
+        raise ArgumentError(
+            f"batch_size={rows} is more than the memory holds, limit={limit}; pass {limit} or less."
+        )
+    if rows == agent.batch_size:
+        return
+    agent.flush()
+    agent.batch_size = rows
+    if agent.prepared:
+        agent.trainer.learner.batch_size = rows
 
 
 def set_updates_per_call(agent, updates: int | None) -> None:

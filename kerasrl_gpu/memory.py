@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 from keras import tree
 
-from kerasrl_gpu import engine, probes
+from kerasrl_gpu import engine
 from kerasrl_gpu.errors import ArgumentError, EmptyPool, check_count
 from kerasrl_gpu.keras_rl import Experience, Memory
 from kerasrl_gpu.observations import ObservationSpec, as_reward
+from kerasrl_gpu.planning import budgets, room
 from kerasrl_gpu.pool import reader, ring, transitions
-from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Field, Layout, check_fits
+from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Field, Layout
 from kerasrl_gpu.wire import StepWire
+
+AUTO = "auto"
 
 
 class DeviceMemory(Memory):
@@ -21,16 +26,23 @@ class DeviceMemory(Memory):
     of each episode takes one row more, so time limits are told apart from endings.
 
     Args:
-        limit: rows, final observations included.
+        limit: rows, final observations included. "auto": as many as `budget` leaves room for
+            beside the networks, their optimizers and an update.
         window_length: observations that a state stacks, k.
         ignore_episode_boundaries: stacks run on across episodes instead of being zero-filled.
         keep_dtype: store float64 and 64-bit integers as they are, not as 32 bits.
-        budget_bytes: what the pool may take; None takes the device's, or the host's and its
-            control groups', own limit less what is in use.
+        budget: what the run may take on the device: "70%" lets the device's use rise to that share
+            of its limit, "6GiB" or bytes are this run's own. None is all that is free there; on a
+            host the smallest limit of its control groups counts.
         seed: of `sample`; an agent that owns the memory draws from its own seed.
 
     Raises:
-        ArgumentError: limit below window_length + 2.
+        ArgumentError: limit below window_length + 2, or "auto" without a budget; no budget.
+
+    Attributes:
+        limit: a number once the pool is there.
+        beside: () -> room.Beside, what the run takes beside the pool; an agent sets it.
+        settle: () -> None, runs the step that waits in the wire; an agent sets it.
     """
 
     def __init__(
@@ -40,24 +52,24 @@ class DeviceMemory(Memory):
         ignore_episode_boundaries=False,
         *,
         keep_dtype=False,
-        budget_bytes=None,
+        budget=None,
         seed=0,
     ):
         window_length = check_count("window_length", window_length, 1)
         super().__init__(window_length, ignore_episode_boundaries)
-        if check_count("limit", limit) < window_length + 2:
-            raise ArgumentError(
-                f"limit={limit} is too small for window_length={window_length}: a transition "
-                f"needs its window and the next observation. Pass limit={window_length + 2} or "
-                "more."
-            )
-        self.limit = int(limit)
-        self.keep_dtype, self.budget_bytes, self.seed = keep_dtype, budget_bytes, seed
+        self.limit = _checked_limit(limit, window_length, budget)
+        budgets.parse(budget)
+        self.keep_dtype, self.budget, self.seed = keep_dtype, budget, seed
         self.spec = self.layout = self.ring = self.pool = self.wire = None
         self._action, self._span, self.nb_draws = None, 1, 0
         self.saved = None  # `resume.memory.Noted`: the checkpoint that holds these rows
-        # runs the step that waits in the wire; the agent that queues steps sets it
-        self.settle = lambda: None
+        self.settle, self.beside = lambda: None, room.Beside
+        self.preferred_limit = None  # of "auto", where a checkpoint's pool had so many rows
+
+    @property
+    def least_limit(self) -> int:
+        """Rows that the smallest transition takes: its window and the next observation."""
+        return self.window_length + 2
 
     # Allocation --------------------------------------------------------------------------------
 
@@ -77,21 +89,25 @@ class DeviceMemory(Memory):
         """What one action is."""
         return self._action or Field("int32", ())
 
-    def estimate(self, observation, action: Field | None = None) -> dict:
+    def estimate(self, observation, action: Field | None = None, limit: int | None = None) -> dict:
         """Exact bytes for observations like this one, before anything exists.
 
         Args:
             observation: an example.
             action: what one action is; None takes what the agent said that has this memory, or
                 one int32 where none has it yet.
+            limit: rows; None takes the memory's, for "auto" what there is room for now.
 
         Returns:
             {"limit", "row_bytes", "nbytes", "fields": {name: bytes in all rows}}.
         """
         spec = ObservationSpec(observation, self.keep_dtype)
-        layout = self._layout(spec, action or self.action)
+        action = action or self.action
+        if limit is None:
+            limit = self._room_for(spec, action) if self.limit == AUTO else self.limit
+        layout = self._layout(spec, action, limit)
         return {
-            "limit": self.limit,
+            "limit": layout.limit,
             "row_bytes": layout.row_bytes,
             "nbytes": layout.nbytes,
             "fields": {name: layout.rows * one.nbytes for name, one in layout.fields.items()},
@@ -127,25 +143,40 @@ class DeviceMemory(Memory):
             return
         if self.spec is None:
             raise ArgumentError("the pool needs an example; pass memory.allocate(observation).")
-        layout = self._layout(self.spec, self.action)
-        budget = self.budget_bytes
-        if budget is None:
-            budget = engine.device_budget_bytes()
-        if budget is None and "cpu" in engine.device().lower():
-            budget = probes.free_for_pool()
-        if budget is not None:
-            check_fits(layout.limit, layout.row_bytes, budget)
+        layout = self._layout(self.spec, self.action, self._room_for(self.spec, self.action))
+        if self.limit == AUTO:
+            self.limit = layout.limit
+            size = budgets.in_words(layout.nbytes)
+            print(f"limit={self.limit:_}: {size} of budget={self.budget!r}", file=sys.stderr)
         self._action = layout.action
         self.layout, self.ring = layout, ring.Ring(layout, self._span)
         self.pool = engine.zeros((layout.rows, layout.row_bytes), "uint8")
         self.wire = StepWire(layout)
         self._put, self._reader = engine.compile_put(self.wire.row), reader.Reader(layout)
 
-    def _layout(self, spec, action):
+    def _room_for(self, spec, action) -> int:
+        """`limit` as a number; raises PoolTooLarge where so many rows have no room."""
+        least = self.least_limit
+        row_bytes = self._layout(spec, action, least).row_bytes
+        if self.limit != AUTO:
+            beside = self.beside() if self._is_tight(self.limit * row_bytes) else room.Beside()
+            room.check_limit(self.limit, row_bytes, self.budget, beside)
+            return self.limit
+        most = room.auto_limit(row_bytes, least, self.budget, self.beside())
+        return min(most, self.preferred_limit or most)
+
+    def _is_tight(self, pool_bytes) -> bool:
+        """Whether what else the run takes can decide: planning that takes a tenth of a second."""
+        if self.budget is not None:
+            return True
+        free = room.spendable(None)
+        return free is not None and 2 * pool_bytes > free
+
+    def _layout(self, spec, action, limit):
         return Layout(
             leaves=spec.fields,
             action=action,
-            limit=self.limit,
+            limit=limit,
             window=self.window_length,
             cross_episodes=self.ignore_episode_boundaries,
         )
@@ -370,7 +401,7 @@ class DeviceMemory(Memory):
             **super().get_config(),
             "limit": self.limit,
             "keep_dtype": self.keep_dtype,
-            "budget_bytes": self.budget_bytes,
+            "budget": self.budget,
             "seed": self.seed,
         }
 
@@ -379,6 +410,23 @@ class DeviceMemory(Memory):
             "a DeviceMemory lives on a device and is not pickled or deep-copied; "
             "save the agent with agent.save(path), which writes the pool's rows too."
         )
+
+
+def _checked_limit(limit, window_length, budget):
+    """`limit` as a number of rows, or "auto"."""
+    if isinstance(limit, str) and limit == AUTO:
+        if budget is None:
+            raise ArgumentError(
+                "limit='auto' spends a budget, and none is stated; pass budget='70%' or "
+                "budget='6GiB' with it."
+            )
+        return AUTO
+    if check_count("limit", limit) < window_length + 2:
+        raise ArgumentError(
+            f"limit={limit} is too small for window_length={window_length}: a transition needs "
+            f"its window and the next observation. Pass limit={window_length + 2} or more."
+        )
+    return int(limit)
 
 
 def _holds(stored: Field, action: Field) -> bool:

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 
-from kerasrl_gpu import execution, host, splitting, tracing
+from kerasrl_gpu import execution, host, sizing, splitting, tracing
 from kerasrl_gpu.learner import Learner, bare
 
 
@@ -43,6 +43,7 @@ def make_learner(agent, networks, seen, process, *, update, act, probe=None) -> 
         seen, process: what `first_look` returned.
     """
     if agent.on_pool:  # only now: what the models cannot take is not what the pool will hold
+        sizing.settle_batch_size(agent)
         agent.memory.allocate()
     agent.trainer.learner = Learner(
         update=update,

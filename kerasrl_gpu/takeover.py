@@ -17,7 +17,7 @@ def adopt(memory, action: Field, batch_size: int) -> Memory:
     Args:
         memory: a DeviceMemory, keras-rl's SequentialMemory (taken over), another keras-rl Memory.
         action: what one action is.
-        batch_size: transitions an update.
+        batch_size: transitions an update, or "auto".
 
     Raises:
         ArgumentError: no memory, or one that is smaller than a batch.
@@ -33,7 +33,7 @@ def adopt(memory, action: Field, batch_size: int) -> Memory:
     elif isinstance(memory, DeviceMemory):
         memory.bind(action)
     limit = getattr(memory, "limit", None)
-    if limit is not None and batch_size > limit:
+    if "auto" not in (limit, batch_size) and limit is not None and batch_size > limit:
         raise ArgumentError(
             f"batch_size={batch_size} is more than the memory holds, limit={limit}; "
             f"pass batch_size={limit} or less, or a larger limit."

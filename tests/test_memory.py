@@ -117,7 +117,7 @@ def test_recent_states_are_what_keras_rl_says(cross):
 
 def test_config_holds_keras_rls_keys_and_rebuilds_it():
     memory = DeviceMemory(
-        40, window_length=2, ignore_episode_boundaries=True, keep_dtype=True, budget_bytes=10**6,
+        40, window_length=2, ignore_episode_boundaries=True, keep_dtype=True, budget=10**6,
         seed=3,
     )  # fmt: skip
     theirs = SequentialMemory(limit=40, window_length=2, ignore_episode_boundaries=True)
@@ -265,7 +265,7 @@ def test_the_estimate_before_is_the_truth_afterwards(observation, action):
 def test_a_limit_that_does_not_fit_is_refused_with_the_largest_that_does():
     # rows of 64 + 4 + 4 + 1 = 73 bytes: 100,000 bytes hold 1,369 of them
     observation, budget = np.zeros((8, 8), np.uint8), 100_000
-    memory = DeviceMemory(10_000_000, budget_bytes=budget)
+    memory = DeviceMemory(10_000_000, budget=budget)
     with pytest.raises(PoolTooLarge, match=r"limit=10_000_000 rows of 73 B") as caught:
         memory.append(observation, 0, 0.0, False)
     assert isinstance(caught.value, MemoryError)
@@ -273,7 +273,7 @@ def test_a_limit_that_does_not_fit_is_refused_with_the_largest_that_does():
     fits = int(re.search(r"Pass limit=([\d_]+)", str(caught.value))[1])
     assert fits == 1_369
     for limit, refused in ((fits, False), (fits + 1, True)):
-        memory = DeviceMemory(limit, budget_bytes=budget)
+        memory = DeviceMemory(limit, budget=budget)
         if refused:
             with pytest.raises(PoolTooLarge):
                 memory.allocate(observation)

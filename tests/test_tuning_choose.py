@@ -57,11 +57,11 @@ def test_the_sentence_names_what_differs():
     )
     fuses = choose([reading(8, 99, 1, fused=4), reading(8, 100, 1, fused=8)])
     assert fuses.reason == (
-        "micro_batch=8, fused=4: 99 samples/s, within 3 % of the best "
-        "(100 at micro_batch=8, fused=8) with as much memory."
+        "micro_batch=8, updates_per_call=4: 99 samples/s, within 3 % of the best "
+        "(100 at micro_batch=8, updates_per_call=8) with as much memory."
     )
     free = choose([reading(8, 50, 1, batch=8), reading(16, 90, 2, batch=16)])
-    assert free.reason == "batch=16: 90 samples/s, the best of 2."
+    assert free.reason == "batch_size=16: 90 samples/s, the best of 2."
     refused = [reading(2**k, None, 2**k, skipped="needs more") for k in (3, 1, 2)]
     many = choose([reading(1, 50, 1), *refused])
     assert many.reason.endswith("; micro_batch=2 needs more and was not tried, nor were 2 more.")

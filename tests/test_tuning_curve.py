@@ -79,7 +79,7 @@ def test_the_picture_shows_lines_marks_the_budget_and_the_choice(monkeypatch, tm
     assert marks(speed, hollow=False) == [(64, 20_000), (128, 30_000)]
     assert marks(speed, hollow=True) == [(64, 10_000), (128, 30_000)]  # the ring is the second
     [chosen] = speed.texts
-    assert chosen.get_text() == "micro_batch=128, fused=4\n30,000 samples/s"
+    assert chosen.get_text() == "micro_batch=128, updates_per_call=4\n30,000 samples/s"
     bands = [band.get_datalim(speed.transData) for band in speed.collections]
     assert [(band.ymin, band.ymax) for band in bands] == [(9_000, 11_000), (19_000, 30_500)]
     [budget] = [line for line in memory.lines if line.get_linestyle() == "--"]

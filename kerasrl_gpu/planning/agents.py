@@ -42,12 +42,9 @@ def plan(
     batch = 0
     if agent.on_pool:
         spec = _spec(agent, observation)
-        estimate = agent.memory.estimate(spec.example)
-        rows = agent.memory.limit if limit is None else check_count("limit", limit, 1)
-        fields = {
-            name: count // agent.memory.limit * rows for name, count in estimate["fields"].items()
-        }
-        lines += plans.pool_lines(fields)
+        limit = None if limit is None else check_count("limit", limit, 1)
+        estimate = agent.memory.estimate(spec.example, limit=limit)
+        lines += plans.pool_lines(estimate["fields"])
         batch = _batch_bytes(agent, spec, estimate["row_bytes"], compiled)
     processed = agent.processor is not None
     if not agent.on_pool or (processed and host.overrides(agent.processor, "process_state_batch")):

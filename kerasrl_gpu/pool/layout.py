@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kerasrl_gpu import engine
-from kerasrl_gpu.errors import ArgumentError, PoolTooLarge
+from kerasrl_gpu.errors import ArgumentError
 
 ACTION, REWARD, FLAGS = "action", "reward", "flags"
 
-_GIB = 2**30
 _NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 _STORABLE = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
@@ -133,14 +132,3 @@ class Layout:
             raw = np.array(rows[:, start:stop], order="C")
             fields[name] = raw.view(one.dtype).reshape(len(rows), *one.shape)
         return fields
-
-
-def check_fits(limit: int, row_bytes: int, budget_bytes: int) -> None:
-    """Raise PoolTooLarge unless `limit` rows of `row_bytes` fit into `budget_bytes`."""
-    need_bytes = limit * row_bytes
-    if need_bytes > budget_bytes:
-        raise PoolTooLarge(
-            f"limit={limit:_} rows of {row_bytes:_} B need {need_bytes / _GIB:.2f} GiB; "
-            f"{budget_bytes / _GIB:.2f} GiB are free for the pool. "
-            f"Pass limit={budget_bytes // row_bytes:_} or less, or store frames as uint8."
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kerasrl_gpu import checkpoint
 from kerasrl_gpu.errors import ArgumentError, CheckpointError
+from kerasrl_gpu.memory import AUTO
 from kerasrl_gpu.resume import architecture, comparing, memory, parts
 from kerasrl_gpu.resume.report import Report
 from kerasrl_gpu.runs import Left
@@ -40,6 +41,7 @@ def load(agent, path, *, allow=()) -> Report:
     saved = checkpoint.open_newest(path, pool=agent.on_pool)
     state = saved.state
     report = Report(saved.path, state["agent"]["step"])
+    _take_sizes(agent, state["config"])
     comparing.check(agent, saved, allow, report)
     if agent.trainer is None:  # what waits for its first input has no description yet
         _prepare(agent, state)
@@ -76,6 +78,14 @@ def load_weights(agent, path) -> None:
         return
     for name, model in agent.networks().items():  # the targets begin as copies
         architecture.set_weights(model, online[name])
+
+
+def _take_sizes(agent, config) -> None:
+    """What this agent leaves open is as it was: another batch or pool would be another run."""
+    if agent.batch_size == AUTO:
+        agent.batch_size = config["batch_size"]
+    if agent.on_pool and agent.memory.limit == AUTO:
+        agent.memory.preferred_limit = config["memory"]["config"].get("limit")
 
 
 def _prepare(agent, state) -> None:

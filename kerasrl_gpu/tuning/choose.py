@@ -73,14 +73,14 @@ def choose(readings: Iterable[Reading], plateau: float = PLATEAU) -> Choice:
 
 
 def name(point: Point, among: Sequence[Point]) -> str:
-    """What tells `point` from the others, as arguments: "micro_batch=128, fused=8".
+    """What tells `point` from the others, as arguments: "micro_batch=128, updates_per_call=8".
 
     The batch is named where it differs between them; it is then computed in one piece.
     """
     free = len({other.batch for other in among}) > 1
-    words = [f"batch={point.batch}" if free else f"micro_batch={point.micro_batch}"]
+    words = [f"batch_size={point.batch}" if free else f"micro_batch={point.micro_batch}"]
     if len({other.fused for other in among}) > 1:
-        words.append(f"fused={point.fused}")
+        words.append(f"updates_per_call={point.fused}")
     return ", ".join(words)
 
 

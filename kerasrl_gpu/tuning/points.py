@@ -18,7 +18,7 @@ class Point(NamedTuple):
     Attributes:
         batch: rows an update learns from, the logical batch.
         micro_batch: rows computed at a time, 1 to `batch`; the last chunk may be smaller.
-        fused: updates in one device call.
+        fused: updates in one device call, `updates_per_call` of the agent.
     """
 
     batch: int

@@ -53,7 +53,7 @@ def search(
         held_bytes: bytes in use whatever is computed, such as the pool and the networks. The
             second size is tried only if all else in the first reading may double with the rows.
         seconds: for timing; probes and compilations come on top.
-        margin: fraction that upper bounds add, for what happens rarely.
+        margin: fraction that upper bounds add to what is not held, for what happens rarely.
         plateau: fraction of the best samples/s that counts as no difference.
         seed: of the orders within rounds.
         clock: seconds, rising.
@@ -139,10 +139,10 @@ class _Bench:
         smallest = points[0]
         upper_bytes = self.refused[smallest]
         return ArgumentError(
-            f"budget_bytes={self.memory.budget_bytes:_} are {in_words(self.memory.budget_bytes)}; "
+            f"the budget leaves {in_words(self.memory.budget_bytes)}; "
             f"the smallest point, {name(smallest, [])}, needs up to {in_words(upper_bytes)}, "
             f"{100 * self.memory.margin:g} % for rare peaks included. Pass "
-            f"budget_bytes={upper_bytes:_} or more, or a smaller pool or network."
+            f"budget={upper_bytes:_} or more, or a smaller pool or network."
         )
 
     def readings(self) -> list[Reading]:
@@ -160,26 +160,33 @@ class _Bench:
             skipped = f"{speed.times_slower:.1f} times slower than the best"
         elif point not in self.left:
             skipped = "more fused updates were faster"
-        return Reading(point, *speed[:3], self.memory.peaks[point], skipped)
+        return Reading(point, *speed[:3], self.memory.peak_bytes(point), skipped)
 
 
 class _Memory:
-    """Upper bounds of peaks: from a point's own probe, else from the line through all others."""
+    """Upper bounds of peaks: from a point's own probe, else from the line through all others.
+
+    What is held is known; bounds are on what a call takes beside it.
+    """
 
     def __init__(self, probe_peak, budget_bytes, held_bytes, margin):
         self.probe_peak, self.margin = probe_peak, margin
         self.budget_bytes = peak.check_bytes("budget_bytes", budget_bytes)
         self.held_bytes = peak.check_bytes("held_bytes", held_bytes)
-        self.peaks: dict[Point, int] = {}
+        self._beside: dict[Point, int] = {}
+
+    def peak_bytes(self, point: Point) -> int:
+        """What a point's probe has said."""
+        return self.held_bytes + self._beside[point]
 
     def upper_bytes(self, point: Point) -> int:
         """The point's upper bound; it is probed first if its bound so far allows it."""
-        if point not in self.peaks:
-            upper_bytes = self._predicted(point)
+        if point not in self._beside:
+            upper_bytes = self.held_bytes + self._predicted(point)
             if upper_bytes > self.budget_bytes:
                 return upper_bytes
-            self.peaks[point] = self._probe(point)
-        return math.ceil(self.peaks[point] * (1 + self.margin))
+            self._beside[point] = self._probe(point)
+        return self.held_bytes + math.ceil(self._beside[point] * (1 + self.margin))
 
     def _probe(self, point):
         peak_bytes = int(peak.check_bytes("probe_peak(...)", self.probe_peak(point)))
@@ -188,7 +195,7 @@ class _Memory:
                 f"the peak of {point} is {peak_bytes:_} B, less than held_bytes="
                 f"{self.held_bytes:_}; count in both what is held, or in neither."
             )
-        return peak_bytes
+        return peak_bytes - self.held_bytes
 
     def _predicted(self, point) -> int:
         """From each size's first reading, and from what fusing as many added to other sizes.
@@ -196,17 +203,17 @@ class _Memory:
         0 where nothing was probed yet.
         """
         by_rows: dict[int, int] = {}
-        for probed, peak_bytes in self.peaks.items():
-            by_rows.setdefault(probed.micro_batch, peak_bytes)
+        for probed, beside_bytes in self._beside.items():
+            by_rows.setdefault(probed.micro_batch, beside_bytes)
         if not by_rows:
             return 0
         fusing_bytes = max(
-            peak_bytes - by_rows[probed.micro_batch] if probed.fused == point.fused else 0
-            for probed, peak_bytes in self.peaks.items()
+            beside_bytes - by_rows[probed.micro_batch] if probed.fused == point.fused else 0
+            for probed, beside_bytes in self._beside.items()
         )
         if len(by_rows) == 1:
-            # No line goes through one size; at worst all that is not held grows with the rows.
-            [(rows, peak_bytes)] = by_rows.items()
-            by_rows[2 * rows] = 2 * peak_bytes - self.held_bytes
-        shifted = {rows: peak_bytes + fusing_bytes for rows, peak_bytes in by_rows.items()}
+            # No line goes through one size; at worst all of it grows with the rows.
+            [(rows, beside_bytes)] = by_rows.items()
+            by_rows[2 * rows] = 2 * beside_bytes
+        shifted = {rows: beside_bytes + fusing_bytes for rows, beside_bytes in by_rows.items()}
         return peak.fit(shifted, self.margin).upper(point.micro_batch)

@@ -91,6 +91,11 @@ def _multiply_high(a, b):
     return a_high * b_high + (middle >> 16) + (other >> 16)
 
 
+def leaves(state) -> list:
+    """Every array of a state, packed or not."""
+    return jax.tree.leaves(state)
+
+
 def to_host(array) -> np.ndarray:
     """A NumPy array of the values; waits for the device."""
     return np.asarray(array)
@@ -108,12 +113,12 @@ def _default_device():
     return named or jax.local_devices()[0]
 
 
-def device_budget_bytes() -> int | None:
-    """Bytes that can still be allocated there; None where the device does not say (CPU)."""
+def device_memory() -> tuple | None:
+    """(limit, used) of the device's allocator, bytes; None where the device does not say (CPU)."""
     default = _default_device()
     if default.platform == "cpu":
         return None
     stats = default.memory_stats()
     if not stats or "bytes_limit" not in stats:
         return None
-    return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    return stats["bytes_limit"], stats.get("bytes_in_use", 0)

@@ -81,6 +81,11 @@ def random_int(seed, draw, stream, shape, high):
     return tf.cast(drawn, tf.int32)
 
 
+def leaves(state) -> list:
+    """Every variable of a state."""
+    return tf.nest.flatten(state)
+
+
 def to_host(array) -> np.ndarray:
     """A NumPy array of the values; waits for the device."""
     return array.numpy()
@@ -91,16 +96,14 @@ def device() -> str:
     return tf.zeros((), tf.uint8).device
 
 
-def device_budget_bytes() -> int | None:
-    """Bytes that can still be allocated there; None on a CPU and where nobody can say."""
-    name = device()
-    if "GPU" not in name:
+def device_memory() -> tuple | None:
+    """(limit, used) of a logical GPU, bytes; None on a CPU and where nobody set a limit."""
+    if "GPU" not in device():
         return None
     limits = [config.memory_limit for config in _logical_gpus() if config.memory_limit]
     if not limits:
         return None
-    in_use = tf.config.experimental.get_memory_info("GPU:0")["current"]
-    return limits[0] * 2**20 - in_use
+    return limits[0] * 2**20, tf.config.experimental.get_memory_info("GPU:0")["current"]
 
 
 def _logical_gpus():

@@ -1,0 +1,1 @@
+"""What the command line does; `cli` reads its arguments."""

@@ -1,0 +1,97 @@
+"""Room: the bytes that a run may take where its pool lies, and the rows that fit into them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kerasrl_gpu import engine, probes
+from kerasrl_gpu.errors import PoolTooLarge
+from kerasrl_gpu.planning import budgets
+from kerasrl_gpu.planning.budgets import in_words
+
+_MOST_ROWS = 2**31 - 1  # slots are i32
+
+
+class Beside(NamedTuple):
+    """What a run takes beside its pool.
+
+    Attributes:
+        needs: bytes in all: networks, slots, an update at its peak, a margin.
+        held: bytes of these that are taken already.
+    """
+
+    needs: int = 0
+    held: int = 0
+
+
+def device_limits() -> list[probes.Limit]:
+    """Every limit on the device that pools lie on; [] where nobody can say."""
+    if "cpu" in engine.device().lower():
+        return probes.host_limits()
+    told = engine.device_memory()
+    return [] if told is None else [probes.Limit(*told, "the device's allocator")]
+
+
+def spendable(budget, held_bytes: int = 0) -> int | None:
+    """Bytes that a run may take in all; see `planning.budgets.available`.
+
+    Args:
+        budget: "70%", "6GiB", bytes, or None for all that is free.
+        held_bytes: what it has taken already.
+
+    Returns:
+        never below zero; None where neither a limit nor an amount is known.
+
+    Raises:
+        ArgumentError: no budget, or a share of a limit that nobody knows.
+    """
+    budget = budgets.parse(budget)
+    limits = device_limits() or [probes.Limit(None, None, "unknown")]
+    each = [budgets.available(budget, one.bytes, one.used_bytes, held_bytes) for one in limits]
+    return min((one for one in each if one is not None), default=None)
+
+
+def for_pool(budget, beside: Beside) -> int | None:
+    """Bytes that are left for a pool, below zero where not even the rest fits; None: unknown."""
+    may = spendable(budget, beside.held)
+    return None if may is None else may - beside.needs
+
+
+def auto_limit(row_bytes: int, least: int, budget, beside: Beside) -> int:
+    """The most rows that a budget leaves room for.
+
+    Args:
+        row_bytes: of one row.
+        least: rows that a pool needs at least.
+        budget: see `spendable`; one is stated.
+
+    Raises:
+        PoolTooLarge: there is no room for `least` rows.
+    """
+    left = for_pool(budget, beside)
+    if left // row_bytes < least:
+        may = spendable(budget, beside.held)
+        raise PoolTooLarge(
+            f"budget={budget!r} lets this run take {in_words(may)}; networks, optimizer slots and "
+            f"an update take {in_words(beside.needs)}, and {least} rows of the pool "
+            f"{in_words(least * row_bytes)}. Pass budget={beside.needs + least * row_bytes:_} or "
+            "more, a smaller network, or a smaller batch."
+        )
+    return min(left // row_bytes, _MOST_ROWS)
+
+
+def check_limit(limit: int, row_bytes: int, budget, beside: Beside) -> None:
+    """Raise PoolTooLarge unless so many rows fit beside the rest; names the most that do."""
+    left, need = for_pool(budget, beside), limit * row_bytes
+    if left is None or need <= left:
+        return
+    if left < row_bytes:
+        hint = f"Pass budget={beside.needs + need:_}, a smaller network, or a smaller batch."
+        hint = hint if budget is not None else "Free some memory, or make them smaller."
+    else:
+        hint = f"Pass limit={left // row_bytes:_} or less, or store frames as uint8."
+    rest = f" beside {in_words(beside.needs)} for networks and updates" if beside.needs else ""
+    raise PoolTooLarge(
+        f"limit={limit:_} rows of {row_bytes:_} B need {in_words(need)}; {in_words(max(0, left))} "
+        f"are left for the pool{rest}. {hint}"
+    )
