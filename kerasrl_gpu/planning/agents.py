@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from kerasrl_gpu import engine, host, probes
+from kerasrl_gpu import host
 from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.observations import ObservationSpec
-from kerasrl_gpu.planning import budgets, engines, graph, passes
+from kerasrl_gpu.planning import budgets, engines, graph, passes, room
 from kerasrl_gpu.planning import plan as plans
 from kerasrl_gpu.planning.plan import Plan
 from kerasrl_gpu.planning.report import Report, layer_rows
@@ -140,15 +140,5 @@ def _gradients(agent) -> dict:
 def _within(found: Plan, budget, agent) -> Plan:
     """The plan beside the bytes that the budget leaves to it."""
     held = found.persistent_bytes + (agent.memory.nbytes if agent.on_pool else 0)
-    may = budgets.available(budget, *_device(held), held)
+    may = room.spendable(budget, held)
     return Plan(found.lines, found.batch_size, found.micro_batch, may)
-
-
-def _device(held_bytes: int) -> tuple:
-    """(limit, used) of the device that pools lie on, bytes; None where nobody says."""
-    if "cpu" in engine.device().lower():
-        limits = [one for one in probes.host_limits() if one.free_bytes is not None]
-        tightest = min(limits, key=lambda one: one.free_bytes, default=None)
-        return (None, None) if tightest is None else (tightest.bytes, tightest.used_bytes)
-    free = engine.device_budget_bytes()
-    return (None, None) if free is None else (free + held_bytes, held_bytes)
