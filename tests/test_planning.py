@@ -216,8 +216,31 @@ def test_what_an_activation_keeps():
 
 
 def test_a_network_that_is_only_gone_through_keeps_no_inputs_of_kernels():
-    stages = [[Pass("model", keeps=True)]]
-    assert held(small(), stages=stages).kept == 4 * F
+    through = [[Pass("model", keeps=True)]]
+
+    def net(activation):
+        return keras.Sequential([
+            keras.Input((50,)), keras.layers.Dense(4, activation), keras.layers.Dense(2)
+        ])  # fmt: skip
+
+    # what the relu takes is kept; its worst moment has the gradient behind it and in front of it,
+    # too. Nobody asks for the gradient of the 50 inputs
+    assert held(net("relu"), stages=through) == (4 * F, 8 * F)
+    assert held(net("tanh"), stages=through).kept == 4 * F  # its result
+    assert held(net(None), stages=through).kept == 0
+
+
+def test_light_layers_are_written_where_they_are_not_fused():
+    model = keras.Sequential([
+        keras.Input((2,)),
+        keras.layers.RepeatVector(8),
+        keras.layers.Cropping1D(3),
+        keras.layers.Flatten(),
+        keras.layers.Dense(1),
+    ])  # fmt: skip
+    # the dense layer reads 4 numbers, which are kept; to make them, 16 are written
+    assert held(model, Engine(fuses=False)) == (4 * F, (16 + 4) * F)
+    assert held(model, Engine(fuses=True)) == (4 * F, (4 + 1) * F)
 
 
 def conv_net():
@@ -244,22 +267,27 @@ def test_convolutions_by_hand():
     assert held(conv_net(), unfolding) == (image + 2 * maps, image + 2 * maps + patches)
 
 
-def test_the_gradients_of_convolutions_by_hand():
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("strides", [1, 2])
+def test_the_gradients_of_convolutions_by_hand(activation, strides):
     model = keras.Sequential([
         keras.Input((6, 6, 1)),
         keras.layers.Conv2D(2, 1),
-        keras.layers.Conv2D(1, 3, padding="same"),
+        keras.layers.Conv2D(1, 3, strides, padding="same", activation=activation),
         keras.layers.Flatten(),
         keras.layers.Dense(1),
     ])  # fmt: skip
-    wide, narrow = 6 * 6 * 2 * F, 6 * 6 * F
-    # each of 36 places reads 3 x 3 x 2 numbers for the weights' gradient; 3 x 3 x 1 for the input's
-    patches = 36 * 18 * F + 36 * 9 * F
-    rows = held(model, Engine(unfolds=True), [[LEARNING]])
-    assert rows.kept == wide + narrow
-    # the dense layer is done: its input, `narrow`, is gone. The gradients of the convolution's
-    # output and input are there, and the patches; output's gradient and input lie turned round
-    assert rows.working == patches + (narrow + wide) + (narrow + wide) - narrow
+    places = 36 // strides**2
+    wide, narrow, relu = 36 * 2 * F, places * F, activation == "relu"
+    # a place reads 3 x 3 x 2 numbers for the weights' gradient, and 3 x 3 x 1 for the input's,
+    # which with strides are not written out
+    patches = places * 18 * F + (36 * 9 * F if strides == 1 else 0)
+    found = held(model, Engine(unfolds=True, activations={"relu": 1}), [[LEARNING]])
+    assert found.kept == wide + narrow + narrow * relu
+    # Of that only `wide` is left when the dense layer and the relu are done. The gradients of the
+    # convolution's output and input are there, the patches, and output's gradient and input turned
+    # round.
+    assert sum(found) == wide + (narrow + wide) + patches + (narrow + wide)
 
 
 def test_what_a_pooling_takes_is_kept():

@@ -84,7 +84,7 @@ JAX_CPU_CONVOLUTIONAL = replace(
     _JAX,
     unfolds=True,
     reads_at_once=True,
-    half_bytes={"float16": 5.2, "bfloat16": 5.2},
+    half_bytes={"float16": 3.7, "bfloat16": 3.7},
     code_bytes=272 * 2**20,
 )
 
@@ -110,7 +110,7 @@ TENSORFLOW_KERNELS = Engine(
     recurrent=_TENSORFLOW_RECURRENT,
     fuses=False,
     assigns=True,
-    half_bytes={"float16": 3.7, "bfloat16": 2.6},
+    half_bytes={"float16": 3.1, "bfloat16": 2.2},
     code_bytes=144 * 2**20,
 )
 
