@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from kerasrl_gpu import engine, host, probes
+import math
+
+from kerasrl_gpu import host
 from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.observations import ObservationSpec
-from kerasrl_gpu.planning import budgets, engines, graph, passes
+from kerasrl_gpu.planning import budgets, engines, graph, passes, room
 from kerasrl_gpu.planning import plan as plans
 from kerasrl_gpu.planning.plan import Plan
 from kerasrl_gpu.planning.report import Report, layer_rows
@@ -19,7 +21,7 @@ def plan(
     Args:
         observation: an example, as the memory stores it; None takes the one that it has seen.
         batch_size: transitions an update; None takes the agent's.
-        micro_batch: transitions that are computed at a time; None: all of them.
+        micro_batch: transitions that are computed at a time; None takes the agent's.
         budget: what the run may take, see `planning.budgets.parse`; None says nothing of it.
         limit: rows of the pool; None takes the memory's.
 
@@ -44,7 +46,8 @@ def plan(
         estimate = agent.memory.estimate(spec.example, limit=limit)
         lines += plans.pool_lines(estimate["fields"])
         batch = _batch_bytes(agent, spec, estimate["row_bytes"], compiled)
-    if not agent.on_pool or host.overrides(agent.processor, "process_state_batch"):
+    processed = agent.processor is not None
+    if not agent.on_pool or (processed and host.overrides(agent.processor, "process_state_batch")):
         batch += _input_bytes(graphs)
     held = passes.rows(agent.passes(), graphs, compiled)
     lines += plans.update_lines(_gradients(agent), held, batch, sizes, compiled)
@@ -72,8 +75,11 @@ def _graphs(agent) -> dict:
 
 def _sizes(agent, batch_size, micro_batch) -> tuple:
     """(batch_size, micro_batch) as whole numbers; the second is at most the first."""
-    batch_size = check_count("batch_size", batch_size or agent.batch_size, 1)
-    micro_batch = check_count("micro_batch", micro_batch or batch_size, 1)
+    given = agent.batch_size if batch_size is None else batch_size
+    batch_size = check_count("batch_size", given, 1)
+    if micro_batch is None:
+        return batch_size, agent.execution.rows(batch_size)
+    micro_batch = check_count("micro_batch", micro_batch, 1)
     if micro_batch > batch_size:
         raise ArgumentError(
             f"micro_batch={micro_batch} is more than the batch has; pass {batch_size} or less."
@@ -119,28 +125,20 @@ def _keras_variables(agent) -> dict:
 
 
 def _gradients(agent) -> dict:
-    """Network -> (bytes of its gradients, of its slots, sets of gradients that are made of them)."""
+    """Network -> (bytes of its gradients, of their sum, of its slots, sets made of them)."""
     found = {}
     for name, one in agent.trainer.mirror.optimizers.items():
         inner = getattr(one.keras, "inner_optimizer", one.keras)
         clips = any((inner.clipnorm, inner.clipvalue, inner.global_clipnorm))
-        own = plans.nbytes(agent.networks()[name].trainable_variables)
-        found[name] = own, plans.nbytes(one.keras.variables), 2 * clips
+        weights = agent.networks()[name].trainable_variables
+        summed = 4 * sum(math.prod(weight.shape) for weight in weights)  # whatever they are, in f32
+        slots = plans.nbytes(one.keras.variables)
+        found[name] = plans.nbytes(weights), summed, slots, 2 * clips
     return found
 
 
 def _within(found: Plan, budget, agent) -> Plan:
     """The plan beside the bytes that the budget leaves to it."""
     held = found.persistent_bytes + (agent.memory.nbytes if agent.on_pool else 0)
-    may = budgets.available(budget, *_device(held), held)
+    may = room.spendable(budget, held)
     return Plan(found.lines, found.batch_size, found.micro_batch, may)
-
-
-def _device(held_bytes: int) -> tuple:
-    """(limit, used) of the device that pools lie on, bytes; None where nobody says."""
-    if "cpu" in engine.device().lower():
-        limits = [one for one in probes.host_limits() if one.free_bytes is not None]
-        tightest = min(limits, key=lambda one: one.free_bytes, default=None)
-        return (None, None) if tightest is None else (tightest.bytes, tightest.used_bytes)
-    free = engine.device_budget_bytes()
-    return (None, None) if free is None else (free + held_bytes, held_bytes)

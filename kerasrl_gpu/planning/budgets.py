@@ -92,12 +92,10 @@ def available(
 
 def in_words(count: int) -> str:
     """Bytes as a person reads them: "999 B", "1.50 KiB", "6.00 GiB"."""
-    if abs(count) < 2**10:
-        return f"{count} B"
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(count) >= size:
-            break
-    return f"{count / size:,.2f} {unit}"
+            return f"{count / size:,.2f} {unit}"
+    return f"{count} B"
 
 
 def _of_text(text: str) -> Budget:

@@ -56,8 +56,8 @@ def _kernel(graph: Graph, node: Node) -> int | None:
     given, made = graph.given(node), graph.made(node)
     if name == "Dense":
         return 2 * given[0].shape[-1] * made[0].size
-    if name in ("Conv1D", "Conv2D", "Conv3D"):  # the kernel has the channels of one group
-        return 2 * layers.patch_numbers(graph, node) * operation.filters
+    if name in ("Conv1D", "Conv2D", "Conv3D"):
+        return 2 * layers.patch_numbers(graph, node) * operation.filters // operation.groups
     if name.startswith("DepthwiseConv"):
         return 2 * math.prod(operation.kernel_size) * made[0].size
     if name.startswith("SeparableConv"):

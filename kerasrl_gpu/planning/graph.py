@@ -81,7 +81,8 @@ def trace(model) -> Graph:
     if not getattr(model, "inputs", None):
         raise ShapeError(
             f"the shapes inside the model {model.name!r} are not known: it was not built on an "
-            "input. Start a Sequential with keras.Input(shape), or pass plan(observation=...)."
+            "input. Start a Sequential with keras.Input(shape), or call "
+            "agent.forward(observation) first, which builds it."
         )
     graph = Graph([], [], (), ())
     inputs = tuple(_place(graph, tensor, model.name) for tensor in model.inputs)

@@ -1,4 +1,4 @@
-"""What kinds of layers there are: views, light ones that compilers fuse, and those with a kernel."""
+"""What kinds of layers there are: views, light ones that are fused, and those with a kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _LIGHT = (
     *("ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D", "Cropping1D", "Cropping2D", "Cropping3D"),
 )
 _ACTIVATIONS = {"ReLU": "relu", "ELU": "elu", "LeakyReLU": "leaky_relu", "Softmax": "softmax"}
-_RECURRENT = {"LSTM": 5, "GRU": 4, "SimpleRNN": 1}  # arrays a time step: the gates, and a state
 
 
 def kind(node: Node) -> str:
@@ -76,11 +75,22 @@ def patch_numbers(graph: Graph, node: Node) -> int:
     """Numbers in all the patches that a convolution reads, a row; 0 for other layers."""
     if not is_convolution(node):
         return 0
-    made = graph.made(node)[0]
-    kernel = node.operation.kernel.shape  # (*window, channels in, channels out)
-    return made.size // kernel[-1] * math.prod(kernel[:-1])
+    places = graph.made(node)[0].size // node.operation.filters
+    kernel = node.operation.kernel.shape  # (*window, a group's channels in, filters)
+    return places * math.prod(kernel[:-1]) * node.operation.groups
 
 
-def hidden_arrays(node: Node) -> int:
-    """Arrays of a recurrent layer's state that each of its time steps keeps; 0 for other layers."""
-    return _RECURRENT.get(kind(node), 0)
+def returned_patch_numbers(graph: Graph, node: Node) -> int:
+    """Numbers in the patches that the gradient of a convolution's input reads, a row.
+
+    0 with strides: what lies between the gradients is then skipped, not written out.
+    """
+    if not is_convolution(node) or any(step > 1 for step in node.operation.strides):
+        return 0
+    places = graph.given(node)[0].size // node.operation.kernel.shape[-2]
+    return places * math.prod(node.operation.kernel_size) * node.operation.filters
+
+
+def needs_inputs(node: Node) -> bool:
+    """Whether its gradient needs its inputs, whatever learns."""
+    return kind(node).startswith(("MaxPooling", "GlobalMaxPooling")) or kind(node) == "Multiply"

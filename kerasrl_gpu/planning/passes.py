@@ -48,8 +48,9 @@ class _Step(NamedTuple):
         beside: kept on top: what its activation or normalisation needs.
         gradient: of its output; `returned`: of its inputs.
         result: its output, where the gradient is computed from that.
+        curved: whether it ends with an activation, which writes an array of its own.
         kernel: numbers of its largest weight; those without write over what they read.
-        workspace: while it runs.
+        workspace: while it runs; `back`: on the way back.
     """
 
     given: int
@@ -59,8 +60,10 @@ class _Step(NamedTuple):
     gradient: int
     returned: int
     result: int
+    curved: bool
     kernel: int
     workspace: int
+    back: int
 
 
 def rows(stages: list, graphs: dict, engine: Engine) -> Rows:
@@ -95,7 +98,7 @@ def _backward(chain: list) -> int:
         if step.beside or step.result:
             through += step.gradient  # the activation's, not written over its output's
         held -= step.beside
-        worst = max(worst, through, held + step.gradient + step.returned + step.workspace)
+        worst = max(worst, through, held + step.gradient + step.returned + step.back)
         held -= step.inputs
     return worst
 
@@ -104,7 +107,7 @@ def _inference(graphs: dict, one: Pass, engine: Engine, alone: bool) -> int:
     """What a pass without gradients holds; `alone`: it is the update's only one."""
     steps = _steps(graphs, one, engine)
     if engine.infers == "pair":
-        return max(step.given + step.made + step.workspace for step in steps)
+        return max(step.given + step.made * (1 + step.curved) + step.workspace for step in steps)
     held = max(step.made for step in steps)
     if engine.infers == "all" and alone:
         hidden = [step for step in steps[:-1] if step.kernel]
@@ -127,11 +130,13 @@ def _steps(graphs: dict, one: Pass, engine: Engine) -> list:
         given, made = (_written(storage, places) for places in (node.inputs, node.outputs))
         if not made or layers.is_view(node):
             continue
-        inputs = given - kept if one.learns and layers.has_kernel(node) else set()
+        needed = layers.needs_inputs(node) or (one.learns and layers.has_kernel(node))
+        inputs = given - kept if needed else set()
         kept |= inputs
         beside, curved = _beside(graph, node, engine), layers.activation(node) != "linear"
         if curved and not one.learns:  # nobody keeps its result for a kernel
             beside = max(beside, size(made))
+        returned = size(given & reached)
         steps.append(
             _Step(
                 given=size(given),
@@ -139,10 +144,12 @@ def _steps(graphs: dict, one: Pass, engine: Engine) -> list:
                 inputs=size(inputs),
                 beside=beside,
                 gradient=size(made & reached),
-                returned=size(given & reached),
+                returned=returned,
                 result=size(made) if curved and not beside else 0,
+                curved=curved,
                 kernel=layers.kernel_numbers(node),
                 workspace=layers.patch_numbers(graph, node) * 4 if engine.unfolds else 0,
+                back=_way_back(graph, node, engine, bool(returned)),
             )
         )
     return steps
@@ -184,14 +191,29 @@ def reached_places(graph: Graph, one: Pass) -> set:
 def _beside(graph: Graph, node, engine: Engine) -> int:
     """What a node keeps on top of its kernel's input, bytes a row."""
     made = [_nbytes(tensor, engine) for tensor in graph.made(node)]
-    if states := layers.hidden_arrays(node):
+    if arrays := engine.recurrent.get(layers.kind(node)):
         given = graph.given(node)[0]
-        return states * given.shape[0] * node.operation.units * itemsize(given.dtype)
+        return arrays * given.shape[0] * node.operation.units * itemsize(given.dtype)
     if layers.is_norm(node):
         return engine.norms.get(layers.kind(node), 1) * sum(made)
-    return engine.activations.get(layers.activation(node), 2) * sum(made)
+    name = layers.activation(node)
+    return 0 if name == "linear" else engine.activations.get(name, 2) * sum(made)
+
+
+def _way_back(graph: Graph, node, engine: Engine, returns: bool) -> int:
+    """What a convolution's two gradients write out, which are computed at once; bytes a row.
+
+    The patches of both, and its input and the gradient of its output turned round.
+    """
+    if not engine.unfolds or not layers.is_convolution(node):
+        return 0
+    patches = layers.patch_numbers(graph, node)
+    if returns:
+        patches += layers.returned_patch_numbers(graph, node)
+    turned = [*graph.given(node), *graph.made(node)]
+    return 4 * patches + sum(_nbytes(tensor, engine) for tensor in turned)
 
 
 def _nbytes(tensor: Tensor, engine: Engine) -> int:
-    half = tensor.dtype in ("float16", "bfloat16")
-    return int(tensor.size * engine.half_bytes) if half else tensor.nbytes
+    width = engine.half_bytes.get(tensor.dtype)
+    return tensor.nbytes if width is None else int(tensor.size * width)

@@ -146,22 +146,27 @@ def update_lines(gradients: dict, rows: Rows, batch: int, sizes: tuple, engine: 
     """Lines of one update.
 
     Args:
-        gradients: network -> (bytes of its gradients, of its slots, sets of gradients beside).
+        gradients: network -> (bytes of its gradients, of their sum, of its slots, and how many
+            sets the optimizer makes of them).
         rows: of its passes.
         batch: bytes of a row of the batch, while it is read and learned from.
         sizes: (batch_size, micro_batch).
     """
     batch_size, micro_batch = sizes
     lines = []
-    for name, (own, slots, beside) in gradients.items():
+    for name, (own, summed, slots, beside) in gradients.items():
         lines.append(Line(UPDATE, f"{name}: gradients", own))
         if micro_batch < batch_size:
-            lines.append(Line(UPDATE, f"{name}: gradients, summed so far", own))
+            lines.append(Line(UPDATE, f"{name}: gradients, summed so far", summed))
         if engine.assigns:
             lines.append(Line(UPDATE, f"{name}: new slots and gradients", slots + beside * own))
+    read = micro_batch
+    if micro_batch < batch_size:
+        lines.append(Line(UPDATE, "which rows are drawn", engine.draw_bytes * batch_size))
+        read = batch_size if engine.reads_at_once else min(batch_size, 2 * micro_batch)
     return [
         *lines,
-        Line(UPDATE, "batch", batch * micro_batch),
+        Line(UPDATE, "batch", batch * read),
         Line(UPDATE, "activations kept for the backward pass", rows.kept * micro_batch),
         Line(UPDATE, "activations on the way", rows.working * micro_batch),
     ]
