@@ -7,7 +7,6 @@ from rich.console import Console
 from kerasrl_gpu.commands.targets import Target
 from kerasrl_gpu.tuning import curve
 
-
 _LEAST_WIDTH = 118  # characters; a table in fewer says less
 
 
