@@ -107,8 +107,9 @@ def _inference(graphs: dict, one: Pass, engine: Engine, alone: bool) -> int:
     """What a pass without gradients holds; `alone`: it is the update's only one."""
     steps = _steps(graphs, one, engine)
     if engine.infers == "pair":
-        return max(step.given + step.made * (1 + step.curved) + step.workspace for step in steps)
-    held = max(step.made for step in steps)
+        each = (step.given + step.made * (1 + step.curved) + step.workspace for step in steps)
+        return max(each, default=0)
+    held = max((step.made for step in steps), default=0)
     if engine.infers == "all" and alone:
         hidden = [step for step in steps[:-1] if step.kernel]
         wide = any(step.kernel >= _WIDE for step in hidden[1:])
@@ -117,7 +118,7 @@ def _inference(graphs: dict, one: Pass, engine: Engine, alone: bool) -> int:
         graph = graphs[one.network]
         widths = {graph.made(n)[0] for n in graph.nodes if layers.activation(n) == "relu"}
         held += sum(_nbytes(width, engine) for width in widths)
-    return held + max(step.workspace for step in steps)
+    return held + max((step.workspace for step in steps), default=0)
 
 
 def _steps(graphs: dict, one: Pass, engine: Engine) -> list:
