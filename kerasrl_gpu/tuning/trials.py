@@ -6,7 +6,7 @@ import contextlib
 
 from kerasrl_gpu import engine
 from kerasrl_gpu.execution import Execution
-from kerasrl_gpu.planning.plan import UPDATE, nbytes
+from kerasrl_gpu.planning.plan import nbytes
 from kerasrl_gpu.tuning.points import Point
 from kerasrl_gpu.wire import StepWire
 
@@ -31,17 +31,15 @@ class Trials:
         self.held_bytes = plan.persistent_bytes + plan.pool_bytes + nbytes(engine.leaves(state))
 
     def peak_bytes(self, point: Point) -> int:
-        """Bytes in use at the peak of one call.
+        """Bytes in use at the peak of one call: planned, or more where that is told.
 
-        On JAX the compiler's own account, on a GPU under TensorFlow the allocator's. What a
-        process' resident memory says on a CPU under TensorFlow is compilation and earlier peaks,
-        so there it is the plan's.
+        JAX tells what the compiler gives out, which on a CPU is not all that its kernels take;
+        TensorFlow on a GPU what its allocator did. A process' resident memory would tell
+        compilation and earlier peaks.
         """
-        extra = self._program(point).extra_bytes(self._state, self._agent.memory.pool, self._wire)
-        if extra is None:
-            plan = self._agent.plan(batch_size=point.batch, micro_batch=point.micro_batch)
-            extra = plan.of(UPDATE)
-        return self.held_bytes + extra
+        plan = self._agent.plan(batch_size=point.batch, micro_batch=point.micro_batch)
+        told = self._program(point).extra_bytes(self._state, self._agent.memory.pool, self._wire)
+        return self.held_bytes + max(plan.step_bytes, told or 0)
 
     @contextlib.contextmanager
     def run(self, point: Point):

@@ -17,6 +17,9 @@ class Plan:
     """Which leaves of a state are joined: the small ones of one field and dtype, end to end.
 
     Joining was measured on CPUs, so elsewhere nothing is joined. Equal for states of one shape.
+
+    Attributes:
+        alone: places, among the leaves, of those that are not joined.
     """
 
     def __init__(self, state):
@@ -28,7 +31,7 @@ class Plan:
                 groups.setdefault((path[0], str(leaf.dtype)), []).append(index)
         self._groups = tuple(tuple(group) for group in groups.values() if len(group) > 1)
         joined = {index for group in self._groups for index in group}
-        self._alone = [index for index in range(len(paths)) if index not in joined]
+        self.alone = [index for index in range(len(paths)) if index not in joined]
         self._key = self._tree, self._shapes, self._groups
 
     def __hash__(self):
@@ -40,20 +43,39 @@ class Plan:
     def join(self, state) -> list:
         """The arrays of a state: the joined ones, then those left alone."""
         leaves = jax.tree.leaves(state)
-        joined = [jnp.concatenate([leaves[i].ravel() for i in group]) for group in self._groups]
-        return [*joined, *(leaves[index] for index in self._alone)]
+        return [*self.join_small(self.small(leaves)), *(leaves[index] for index in self.alone)]
 
     def split(self, arrays: list):
         """The state that `join` made these arrays of."""
-        leaves = [None] * len(self._shapes)
-        for group, array in zip(self._groups, arrays, strict=False):
+        count = len(self._groups)
+        return self.rebuilt(self.split_small(arrays[:count]), arrays[count:])
+
+    def small(self, leaves: list) -> list:
+        """Those of a state's leaves that are joined, group after group."""
+        return [leaves[index] for group in self._groups for index in group]
+
+    def join_small(self, small: list) -> list:
+        """One array a group."""
+        left = iter(small)
+        return [jnp.concatenate([next(left).ravel() for _ in group]) for group in self._groups]
+
+    def split_small(self, joined: list) -> list:
+        """What `join_small` was given."""
+        small = []
+        for group, array in zip(self._groups, joined, strict=True):
             start = 0
             for index in group:
                 stop = start + math.prod(self._shapes[index])
-                leaves[index] = array[start:stop].reshape(self._shapes[index])
+                small.append(array[start:stop].reshape(self._shapes[index]))
                 start = stop
-        for index, array in zip(self._alone, arrays[len(self._groups) :], strict=True):
-            leaves[index] = array
+        return small
+
+    def rebuilt(self, small: list, alone: list):
+        """The state with these leaves."""
+        leaves = [None] * len(self._shapes)
+        places = [index for group in self._groups for index in group]
+        for index, leaf in zip([*places, *self.alone], [*small, *alone], strict=True):
+            leaves[index] = leaf
         return jax.tree.unflatten(self._tree, leaves)
 
 
@@ -64,18 +86,23 @@ class Packed(NamedTuple):
     plan: Plan
 
 
-_join = partial(jax.jit, static_argnums=0)(Plan.join)
-_split = partial(jax.jit, static_argnums=0)(Plan.split)
+# The small arrays only: what goes through a compiled call and is not consumed is copied.
+_join = partial(jax.jit, static_argnums=0)(Plan.join_small)
+_split = partial(jax.jit, static_argnums=0)(Plan.split_small)
 
 
 def pack(state) -> Packed:
     """The state for a step; as it is where it comes from one."""
     if isinstance(state, Packed):
         return state
-    plan = Plan(state)
-    return Packed(_join(plan, state), plan)
+    plan, leaves = Plan(state), jax.tree.leaves(state)
+    alone = [leaves[index] for index in plan.alone]
+    return Packed([*_join(plan, plan.small(leaves)), *alone], plan)
 
 
 def unpack(state):
     """The TrainState that `pack` was given."""
-    return _split(state.plan, state.arrays) if isinstance(state, Packed) else state
+    if not isinstance(state, Packed):
+        return state
+    count = len(state.arrays) - len(state.plan.alone)
+    return state.plan.rebuilt(_split(state.plan, state.arrays[:count]), state.arrays[count:])
