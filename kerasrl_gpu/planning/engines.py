@@ -33,7 +33,6 @@ class Engine:
         reads_at_once: a batch that is computed in parts is read whole; else a part and the next.
         draw_bytes: of a row of the whole batch, while its parts are computed.
         copies: Keras' variables are a second copy of weights and slots.
-        repacks: the whole state is copied when it is packed.
         assigns: the optimizer's new slots lie beside the old ones.
         code_bytes: what compilers, compiled calls and their threads take on the host.
     """
@@ -52,7 +51,6 @@ class Engine:
     reads_at_once: bool = False
     draw_bytes: int = 96
     copies: bool = False
-    repacks: bool = False
     assigns: bool = False
     code_bytes: int = 0
 
@@ -68,7 +66,6 @@ _JAX = Engine(
     reads_ahead=True,
     draw_bytes=48,
     copies=True,
-    repacks=True,
 )
 
 # Relu, 256-256: 7.3 KiB a row: 2 of them inside the kernel that is made of the target's layers.

@@ -13,7 +13,7 @@ from kerasrl_gpu.planning.graph import itemsize
 from kerasrl_gpu.planning.passes import Rows
 
 NETWORKS, OPTIMIZER, KERAS, POOL = "networks", "optimizer", "Keras' copies", "pool"
-UPDATE, BETWEEN, MARGIN = "update", "between updates", "margin"
+UPDATE, MARGIN = "update", "margin"
 
 # Of what an update needs on top: alignment, small arrays, and what the formula does not see. The
 # worst of the dense and convolutional networks that were measured lacked 7 % without it.
@@ -65,8 +65,7 @@ class Plan:
     @property
     def peak_bytes(self) -> int:
         """The most that is there at once, margin included."""
-        passing = max(self.step_bytes, self.of(BETWEEN))
-        return self.persistent_bytes + self.pool_bytes + passing + self.of(MARGIN)
+        return sum(line.bytes for line in self.lines)
 
     @property
     def fits(self) -> bool:
@@ -126,11 +125,10 @@ def network_lines(state, learning: dict, engine: Engine) -> list:
         Line(NETWORKS, f"{name}: target", nbytes(_flat(w))) for name, w in state.target.items()
     ]
     lines += [Line(OPTIMIZER, f"{name}: slots", nbytes(s)) for name, s in state.slots.items()]
-    held = sum(line.bytes for line in lines)
     if engine.copies:
         for name, (weights, slots) in learning.items():
             lines.append(Line(KERAS, f"{name}: weights and slots", nbytes([*weights, *slots])))
-    return [*lines, Line(BETWEEN, "the state once more, as it is packed", held * engine.repacks)]
+    return lines
 
 
 def _flat(weights) -> list:
