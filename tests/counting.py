@@ -50,7 +50,8 @@ def new_agent(model=None, memory=None, batch_size=4, **arguments) -> DQNAgent:
     ])  # fmt: skip
     agent = DQNAgent(
         model, nb_actions=2, memory=memory or DeviceMemory(limit=64), nb_steps_warmup=4,
-        batch_size=batch_size, policy=EpsGreedyQPolicy(0.3), target_model_update=0.1, seed=3, **arguments,
+        batch_size=batch_size, policy=EpsGreedyQPolicy(0.3), target_model_update=0.1, seed=3,
+        **arguments,
     )  # fmt: skip
     agent.compile(keras.optimizers.Adam(0.01))
     return agent

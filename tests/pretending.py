@@ -15,18 +15,18 @@ class Trials(list):
     """(batch, rows at a time, updates a call) of each trial that was made, in order.
 
     Attributes:
-        on_call: called at each call; may raise.
+        on_call: called with the rows at a time at each call; may raise.
     """
 
     def __init__(self):
         super().__init__()
-        self.on_call = lambda: None
+        self.on_call = lambda rows: time.sleep(CALL_S)
 
     def make(self, learner, memory, what, batch_size, execution):
         """Stands for `Learner.trial`."""
         rows = execution.rows(batch_size)
         self.append((batch_size, rows, execution.updates_per_call))
-        return _Program(rows, lambda: self.on_call())
+        return _Program(rows, lambda: self.on_call(rows))
 
 
 class _Program:
@@ -38,7 +38,6 @@ class _Program:
 
     def __call__(self, state, pool, wire):
         self._on_call()
-        time.sleep(CALL_S)
         return state, pool, ops.zeros(1)
 
 

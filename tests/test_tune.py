@@ -157,6 +157,10 @@ def test_what_breaks_half_way_leaves_no_trace(
     assert not caches.exists()
 
 
+def on_host(state):
+    return [np.asarray(leaf) for leaf in agents.engine.leaves(state)]
+
+
 def test_a_trial_does_compute(learned):
     # what the tests above compare would move, were it not a copy's
     before = learned.trainer.get_state()
@@ -164,8 +168,8 @@ def test_a_trial_does_compute(learned):
         point = agents.exact_points(2, 2)[0]
         with one.run(point) as call:
             call()
-        after = [np.asarray(leaf) for leaf in agents.engine.leaves(agents.engine.unpack(one._state))]
-    held = [np.asarray(leaf) for leaf in agents.engine.leaves(learned.state)]
+        after = on_host(agents.engine.unpack(one._state))
+    held = on_host(learned.state)
     assert any(not np.array_equal(a, b) for a, b in zip(after, held, strict=True))
     np.testing.assert_equal(learned.trainer.get_state(), before)
 
@@ -179,7 +183,9 @@ def test_exact_tuning_splits_and_fuses_and_keeps_the_batch(pretended):  # noqa: 
     assert {size for _, size, _ in pretended} == {1, 2, 4, 8}
     assert {fused for _, _, fused in pretended} == {1, 2, 4}
     assert {batch for batch, _, _ in pretended} == {8}
-    assert choice.point.fused == 4  # each call lasts as long, so four updates are four times as fast
+    assert (
+        choice.point.fused == 4
+    )  # each call lasts as long, so four updates are four times as fast
     assert (agent.batch_size, agent.updates, agent.train_interval) == (8, 4, 2)
     assert agent.execution.rows(8) == choice.point.micro_batch
     assert agent.execution.per_call(4) == choice.point.fused
@@ -289,7 +295,7 @@ def test_a_budget_below_the_networks_is_refused_before_anything_is_tried(pretend
 def test_a_call_that_takes_more_than_the_budget_is_never_run(pretended):  # noqa: F811
     agent = prepared(batch_size=8)
     called = []
-    pretended.on_call = lambda: called.append(True)
+    pretended.on_call = called.append
     with pytest.raises(ArgumentError, match="needs up to"):
         agent.tune(budget=held_bytes(agent) + 1_050, **BRIEFLY)
     assert not called
