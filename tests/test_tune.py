@@ -31,7 +31,10 @@ def model(*hidden, outputs=2):
 
 
 def random_model():
-    return model(keras.layers.Dropout(0.5, seed=1))
+    """With a seed in its state, and a layer so large that JAX hands it over by itself."""
+    start = keras.initializers.GlorotUniform(seed=4)
+    wide = keras.layers.Dense(2_100, kernel_initializer=start)
+    return model(keras.layers.Dropout(0.5, seed=1), wide)
 
 
 def prepared(network=None, rows=84, limit=256, **arguments):
@@ -388,6 +391,14 @@ def test_a_network_that_keras_cannot_describe_is_known_by_its_sizes(pretended): 
         tried = len(pretended)
         hidden = keras.layers.Lambda(lambda x: x), keras.layers.Dense(units)
         prepared(model(*hidden), batch_size=2).tune(seconds=0.05)
+        assert len(pretended) > tried
+
+
+def test_a_network_of_the_same_sizes_that_computes_otherwise_is_another(pretended):  # noqa: F811
+    for regularizer in (None, "l2"):
+        tried = len(pretended)
+        hidden = keras.layers.Dense(3, kernel_regularizer=regularizer)
+        prepared(model(hidden), batch_size=2).tune(seconds=0.05)
         assert len(pretended) > tried
 
 

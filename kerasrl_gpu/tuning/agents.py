@@ -132,12 +132,11 @@ def _key(agent, plan, free: bool, budget) -> dict:
     """What a choice depends on, as plain values."""
     models = {name: architecture.describe(model) for name, model in agent.networks().items()}
     described = architecture.anonymous([models, agent.optimizer_descriptions])
-    # the plan, too: a network that Keras cannot describe is known by its sizes
+    # the plan, too, for the pool's size and for a network that Keras cannot describe
     about = json.dumps([described, plan.as_dict()["lines"], agent.passes()], sort_keys=True)
     return {
         "agent": type(agent).__name__,
         "networks": hashlib.sha256(about.encode()).hexdigest(),
-        "rows": agent.memory.limit,
         "window": agent.memory.window_length,
         "batch": agent.batch_size,
         "updates": agent.updates,
