@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import partial
 
 import keras
 import numpy as np
@@ -95,7 +96,8 @@ class Agent(keras_rl.Agent):
         self.delta_clip = check_number(
             "delta_clip", delta_clip, lambda d: d > 0, "a number above 0, or np.inf"
         )
-        self.batch_size, self.batch_is_free = sizing.checked_batch_size(batch_size), False
+        self.batch_size = sizing.checked_batch_size(batch_size)
+        self.is_tuned = self.batch_is_free = False  # `BatchTuner` says otherwise
         self.train_interval = check_count("train_interval", train_interval, 1)
         self.memory_interval = check_count("memory_interval", memory_interval, 1)
         self.updates = check_count("updates", updates, 1)
@@ -127,7 +129,7 @@ class Agent(keras_rl.Agent):
         self.memory = adopt(self._given_memory, action, self.batch_size)
         self.recorder = Recorder(self.memory, self.rule.bootstrap_truncated)
         if self.on_pool:
-            self.memory.settle, self.memory.beside = self.flush, lambda: sizing.beside(self)
+            self.memory.settle, self.memory.beside = self.flush, partial(sizing.beside, self)
         elif self.batch_size == sizing.AUTO:
             raise ArgumentError(
                 f"batch_size='auto' is planned for a DeviceMemory; {type(self.memory).__name__} "

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from kerasrl_gpu.errors import ArgumentError, check_count
 
+AUTO = "auto"  # of a size that is left to the run
+
 
 class Execution(NamedTuple):
     """How the updates of an agent are executed.
@@ -40,7 +42,7 @@ def checked(micro_batch, updates_per_call, batch_size: int, updates: int) -> Exe
     """
     if micro_batch is not None:
         micro_batch = check_count("micro_batch", micro_batch, 1)
-        if batch_size != "auto" and micro_batch > batch_size:
+        if batch_size != AUTO and micro_batch > batch_size:
             raise ArgumentError(
                 f"micro_batch={micro_batch} is more than batch_size={batch_size}; pass "
                 f"{batch_size} or less, or None to compute the batch at once."
@@ -74,21 +76,36 @@ def set_micro_batch(agent, rows: int | None) -> None:
 def set_batch_size(agent, rows: int) -> None:
     """Learn from batches of another size, from the next update on. This changes what is learned.
 
+    Rows that are computed at a time stay; where the batch has no more of them, it is computed at
+    once.
+
     Raises:
-        ArgumentError: no whole number of at least 1, or more rows than the memory holds.
+        ArgumentError: no whole number of at least 1, more rows than the memory holds, or a network
+            that looks at a batch as a whole, where only parts of it would be computed at a time.
     """
     rows = check_count("batch_size", rows, 1)
-    limit = getattr(agent.memory, "limit", rows)
-    if rows > limit:
+    limit = getattr(agent.memory, "limit", AUTO)
+    if limit not in (AUTO, None) and rows > limit:
         raise ArgumentError(
             f"batch_size={rows} is more than the memory holds, limit={limit}; pass {limit} or less."
         )
     if rows == agent.batch_size:
         return
     agent.flush()
-    agent.batch_size = rows
     if agent.prepared:
+        check_split(agent, agent.execution, rows)
         agent.trainer.learner.batch_size = rows
+    agent.batch_size = rows
+    drop_micro_batch(agent)
+
+
+def drop_micro_batch(agent) -> None:
+    """Compute batches at once that have no more rows than are computed at a time."""
+    if agent.execution.rows(agent.batch_size) < agent.batch_size:
+        return
+    agent.execution = agent.execution._replace(micro_batch=None)
+    if agent.prepared:
+        agent.trainer.learner.execution = agent.execution
 
 
 def set_updates_per_call(agent, updates: int | None) -> None:
@@ -108,14 +125,14 @@ def take(agent, execution: Execution) -> None:
     execution = checked(*execution, agent.batch_size, agent.updates)
     agent.flush()
     if agent.prepared:
-        check_split(agent, execution)
+        check_split(agent, execution, agent.batch_size)
         agent.trainer.learner.execution = execution
     agent.execution = execution
 
 
-def check_split(agent, execution: Execution) -> None:
+def check_split(agent, execution: Execution, batch_size: int) -> None:
     """See that the agent's networks can learn from parts of a batch; see `splitting.check`."""
-    if execution.rows(agent.batch_size) == agent.batch_size:
+    if execution.rows(batch_size) == batch_size:
         return
     if agent.trainer.learner.draws_at_random():
         warnings.warn(

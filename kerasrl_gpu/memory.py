@@ -41,7 +41,8 @@ class DeviceMemory(Memory):
 
     Attributes:
         limit: a number once the pool is there.
-        beside: () -> room.Beside, what the run takes beside the pool; an agent sets it.
+        beside: observation -> room.Beside, what the run takes beside a pool of such; an agent sets
+            it.
         settle: () -> None, runs the step that waits in the wire; an agent sets it.
     """
 
@@ -63,7 +64,7 @@ class DeviceMemory(Memory):
         self.spec = self.layout = self.ring = self.pool = self.wire = None
         self._action, self._span, self.nb_draws = None, 1, 0
         self.saved = None  # `resume.memory.Noted`: the checkpoint that holds these rows
-        self.settle, self.beside = lambda: None, room.Beside
+        self.settle, self.beside = lambda: None, lambda observation: room.Beside()
         self.preferred_limit = None  # of "auto", where a checkpoint's pool had so many rows
 
     @property
@@ -159,10 +160,11 @@ class DeviceMemory(Memory):
         least = self.least_limit
         row_bytes = self._layout(spec, action, least).row_bytes
         if self.limit != AUTO:
-            beside = self.beside() if self._is_tight(self.limit * row_bytes) else room.Beside()
-            room.check_limit(self.limit, row_bytes, self.budget, beside)
+            is_tight = self._is_tight(self.limit * row_bytes)
+            beside = self.beside(spec.example) if is_tight else room.Beside()
+            room.check_limit(self.limit, row_bytes, least, self.budget, beside)
             return self.limit
-        most = room.auto_limit(row_bytes, least, self.budget, self.beside())
+        most = room.auto_limit(row_bytes, least, self.budget, self.beside(spec.example))
         return min(most, self.preferred_limit or most)
 
     def _is_tight(self, pool_bytes) -> bool:

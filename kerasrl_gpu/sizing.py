@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 
+from kerasrl_gpu import execution
 from kerasrl_gpu.errors import ArgumentError, KerasRLError, PoolTooLarge, check_count
 from kerasrl_gpu.memory import AUTO
 from kerasrl_gpu.planning import room
 from kerasrl_gpu.planning.budgets import in_words
+from kerasrl_gpu.planning.plan import NETWORKS, OPTIMIZER
 
 _SIZES = (256, 128, 64, 32)  # common for such agents; others are asked for by number
 _ROWS_A_BATCH = 8  # of the pool, for each row of a batch: fewer would be the same ones again
-_SHARE = (
-    0.25  # of what is left beside the networks may go to updates, where the pool takes the rest
-)
+_TRIALS_BYTES = 2**20  # small arrays of a trial's call, which count where networks are small
+_SHARE = 0.25  # of what is left may go to a larger batch, where the pool takes the rest
 
 
 def checked_batch_size(batch_size):
@@ -23,16 +24,21 @@ def checked_batch_size(batch_size):
     return check_count("batch_size", batch_size, 1)
 
 
-def beside(agent, batch_size: int | None = None) -> room.Beside:
+def beside(agent, observation=None, batch_size: int | None = None) -> room.Beside:
     """What an agent's run takes beside its pool; see `planning`.
 
     A run that states no budget is not stopped by a model that cannot be planned: it takes what
     can be counted.
+
+    Args:
+        observation: an example; None takes the one that the memory has seen.
+        batch_size: transitions an update; None takes the agent's.
     """
     batch_size = agent.batch_size if batch_size is None else batch_size
     batch_size = _SIZES[-1] if batch_size == AUTO else batch_size
     try:
         plan = agent.plan(
+            observation,
             limit=agent.memory.least_limit,
             batch_size=batch_size,
             micro_batch=agent.execution.rows(batch_size),
@@ -41,29 +47,46 @@ def beside(agent, batch_size: int | None = None) -> room.Beside:
         if agent.memory.budget is not None:
             raise
         return room.Beside()
-    return room.Beside(plan.peak_bytes - plan.pool_bytes, plan.persistent_bytes)
+    needs = plan.peak_bytes - plan.pool_bytes
+    if agent.is_tuned:  # trials compute on a second state
+        needs += plan.of(NETWORKS, OPTIMIZER) + _TRIALS_BYTES
+    return room.Beside(needs, plan.persistent_bytes)
 
 
 def settle_batch_size(agent) -> None:
     """Make `batch_size="auto"` a number, now that the shapes are known, and say which and why.
 
     Raises:
-        ArgumentError: neither a budget nor a tuner can decide.
+        ArgumentError: neither a budget nor a tuner can decide, or the pool is smaller than a batch.
         PoolTooLarge: the budget has no room for the smallest batch.
     """
-    if agent.batch_size != AUTO:
+    given, memory = agent.batch_size, agent.memory
+    size, why = (given, None) if given != AUTO else _chosen(agent)
+    if AUTO in (given, memory.limit):  # two numbers were compared before
+        agent.batch_size = size
+        limit = memory.estimate(memory.spec.example)["limit"]
+        if size > limit:
+            agent.batch_size = given
+            raise ArgumentError(
+                f"batch_size={size} is more than the memory holds, limit={limit}; raise limit or "
+                f"the budget, or pass batch_size={limit} or less."
+            )
+    if why is None:
         return
-    budget = agent.memory.budget
-    if budget is not None:
-        agent.batch_size, why = _largest(agent, budget)
-    elif agent.batch_is_free:
-        agent.batch_size, why = _SIZES[-1], "to begin with; the tuner chooses after the warm-up"
-    else:
-        raise ArgumentError(
-            "batch_size='auto' needs something to go by: a budget, as in DeviceMemory(limit, "
-            "budget='70%'), or callbacks=[BatchTuner(free=True)], which measures."
-        )
-    say(f"batch_size={agent.batch_size}: {why}")
+    execution.drop_micro_batch(agent)
+    say(f"batch_size={size}: {why}")
+
+
+def _chosen(agent) -> tuple:
+    """(batch, why)."""
+    if agent.memory.budget is not None:
+        return _largest(agent, agent.memory.budget)
+    if agent.batch_is_free:
+        return _SIZES[-1], "to begin with; the tuner chooses after the warm-up"
+    raise ArgumentError(
+        "batch_size='auto' needs something to go by: a budget, as in DeviceMemory(limit, "
+        "budget='70%'), or callbacks=[BatchTuner(free=True)], which measures."
+    )
 
 
 def say(sentence: str) -> None:
@@ -72,24 +95,26 @@ def say(sentence: str) -> None:
 
 
 def _largest(agent, budget) -> tuple:
-    memory = agent.memory
-    least = memory.least_limit
-    row_bytes = memory.estimate(memory.spec.example, limit=least)["row_bytes"]
-    open_limit = memory.limit == AUTO
-    rows = least if open_limit else memory.limit
+    """(the largest batch that the budget has room for, why)."""
+    memory, smallest = agent.memory, _SIZES[-1]
+    is_open = memory.limit == AUTO
+    rows = memory.least_limit if is_open else memory.limit
+    rows_bytes = rows * memory.estimate(memory.spec.example, limit=rows)["row_bytes"]
+    least = beside(agent, batch_size=smallest)
+    may = room.spendable(budget, least.held)
+    left = may - least.needs - rows_bytes
+    if left < 0:
+        raise PoolTooLarge(
+            f"budget={budget!r} lets this run take {in_words(may)}; networks and slots take "
+            f"{in_words(least.held)}, {rows:_} rows of the pool {in_words(rows_bytes)}, and an "
+            f"update of {smallest} transitions {in_words(least.needs - least.held)}. Raise the "
+            "budget, or lower limit."
+        )
     for size in _SIZES:
-        if not open_limit and size > max(_SIZES[-1], rows // _ROWS_A_BATCH):
+        if not is_open and size > max(smallest, rows // _ROWS_A_BATCH):
             continue
-        takes = beside(agent, size)
-        may = room.spendable(budget, takes.held)
-        left = may - takes.held - rows * row_bytes
-        update = takes.needs - takes.held
-        if update <= (_SHARE * left if open_limit else left):
-            share = " and leaves the pool its share" if open_limit else ""
-            ends = "the most that is tried" if size == _SIZES[0] else "the most that fits"
-            return size, f"an update takes {in_words(update)} of {in_words(left)}{share}, {ends}"
-    raise PoolTooLarge(
-        f"budget={budget!r} lets this run take {in_words(may)}; networks and slots take "
-        f"{in_words(takes.held)}, {rows:_} rows of the pool {in_words(rows * row_bytes)}, and an "
-        f"update of {size} transitions {in_words(update)}. Raise the budget, or lower limit."
-    )
+        takes = beside(agent, batch_size=size)
+        if takes.needs - least.needs <= (_SHARE * left if is_open else left):
+            break
+    ends = "the most that is tried" if size == _SIZES[0] else "the most that fits"
+    return size, f"an update takes {in_words(takes.needs - takes.held)} of {in_words(may)}, {ends}"

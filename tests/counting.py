@@ -43,14 +43,15 @@ class Counting(gymnasium.Env):
         return np.array([self.steps % LENGTH / LENGTH, self.steps % 7 / 7], np.float32)
 
 
-def new_agent(model=None, memory=None, **arguments) -> DQNAgent:
+def new_agent(model=None, memory=None, batch_size=4, **arguments) -> DQNAgent:
     """Learns from step 4 on; its seed decides everything but the first weights."""
     model = model or keras.Sequential([
         keras.Input((1, 2)), keras.layers.Flatten(), keras.layers.Dense(2),
     ])  # fmt: skip
     agent = DQNAgent(
         model, nb_actions=2, memory=memory or DeviceMemory(limit=64), nb_steps_warmup=4,
-        batch_size=4, policy=EpsGreedyQPolicy(0.3), target_model_update=0.1, seed=3, **arguments,
+        batch_size=batch_size, policy=EpsGreedyQPolicy(0.3), target_model_update=0.1, seed=3,
+        **arguments,
     )  # fmt: skip
     agent.compile(keras.optimizers.Adam(0.01))
     return agent

@@ -80,12 +80,12 @@ def auto_limit(row_bytes: int, least: int, budget, beside: Beside) -> int:
     return min(left // row_bytes, _MOST_ROWS)
 
 
-def check_limit(limit: int, row_bytes: int, budget, beside: Beside) -> None:
+def check_limit(limit: int, row_bytes: int, least: int, budget, beside: Beside) -> None:
     """Raise PoolTooLarge unless so many rows fit beside the rest; names the most that do."""
     left, need = for_pool(budget, beside), limit * row_bytes
     if left is None or need <= left:
         return
-    if left < row_bytes:
+    if left < least * row_bytes:
         hint = f"Pass budget={beside.needs + need:_}, a smaller network, or a smaller batch."
         hint = hint if budget is not None else "Free some memory, or make them smaller."
     else:

@@ -69,6 +69,18 @@ def difference(there: dict, here: dict) -> str | None:
     return _difference(there, here, "")
 
 
+def anonymous(description):
+    """A description without the names that Keras gives; None where there is none.
+
+    Equal for things that are built alike, whatever was built before them.
+    """
+    if isinstance(description, dict):
+        if "missing" in description:
+            return None
+        return {key: anonymous(one) for key, one in description.items() if key not in _NAMES}
+    return [anonymous(one) for one in description] if isinstance(description, list) else description
+
+
 def _difference(there, here, path) -> str | None:
     if isinstance(there, dict) and isinstance(here, dict):
         keys = [key for key in {**there, **here} if key not in _NAMES]

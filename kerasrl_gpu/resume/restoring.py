@@ -84,8 +84,9 @@ def _take_sizes(agent, config) -> None:
     """What this agent leaves open is as it was: another batch or pool would be another run."""
     if agent.batch_size == AUTO:
         agent.batch_size = config["batch_size"]
-    if agent.on_pool and agent.memory.limit == AUTO:
-        agent.memory.preferred_limit = config["memory"]["config"].get("limit")
+    limit = config["memory"]["config"].get("limit")
+    if agent.on_pool and agent.memory.limit == AUTO and limit != AUTO:
+        agent.memory.preferred_limit = limit
 
 
 def _prepare(agent, state) -> None:

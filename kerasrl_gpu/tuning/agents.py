@@ -49,10 +49,11 @@ def tune(agent, *, free=False, budget=None, seconds=12.0, cache=True, apply=True
     check_number("seconds", seconds, lambda number: number > 0, "seconds above 0")
     _check_ready(agent)
     budget = agent.memory.budget if budget is None else budget
-    may_bytes = room.spendable(budget, agent.plan().persistent_bytes + agent.memory.nbytes)
+    plan = agent.plan(micro_batch=agent.batch_size)
+    may_bytes = room.spendable(budget, plan.persistent_bytes + agent.memory.nbytes)
     may_bytes = _UNKNOWN_BYTES if may_bytes is None else may_bytes
     store = None if cache is False else Cache(None if cache is True else cache)
-    key = None if store is None else _key(agent, free, budget)
+    key = None if store is None else _key(agent, plan, free, budget)
     choice = None if store is None else _fitting(store.get(key), may_bytes)
     if choice is None:
         points, why = _points(agent, free)
@@ -92,9 +93,8 @@ def _check_ready(agent) -> None:
 def _points(agent, free: bool) -> tuple:
     """(the candidates, why they are no more)."""
     if free:
-        stored = agent.memory.nb_entries // _ROWS_A_BATCH
-        most = max(agent.batch_size, min(_MOST, stored))
-        return free_points(agent.batch_size, agent.updates, min(_LEAST, agent.batch_size), most), ""
+        least = min(_LEAST, agent.batch_size)
+        return free_points(agent.batch_size, agent.updates, least, _most(agent)), ""
     try:
         draws = agent.trainer.learner.draws_at_random()
         why = " A random layer draws other numbers for parts of a batch, so it is not split."
@@ -106,32 +106,41 @@ def _points(agent, free: bool) -> tuple:
     return [point for point in points if point.micro_batch == agent.batch_size], why
 
 
+def _most(agent) -> int:
+    """The largest batch that is tried where it is free: a power of two, or the one there is."""
+    stored = agent.memory.nb_entries // _ROWS_A_BATCH
+    power = 2 ** (max(1, min(_MOST, stored)).bit_length() - 1)
+    return max(agent.batch_size, power)
+
+
 def _fitting(choice: Choice | None, may_bytes: int) -> Choice | None:
     """A choice from the cache, unless there is less room now than it takes."""
-    if choice is None:
-        return None
-    chosen = next(one for one in choice.curve if one.point == choice.point)
-    return choice if chosen.peak_bytes <= may_bytes else None
+    curve = [] if choice is None else choice.curve
+    fits = any(one.point == choice.point and one.peak_bytes <= may_bytes for one in curve)
+    return choice if fits else None
 
 
 def _apply(agent, point: Point) -> None:
-    agent.set_batch_size(point.batch)
+    if point.batch != agent.batch_size:
+        agent.set_micro_batch(None)  # rows at a time of the old batch may be parts of the new one
+        agent.set_batch_size(point.batch)
     agent.set_micro_batch(None if point.micro_batch == point.batch else point.micro_batch)
     agent.set_updates_per_call(None if point.fused == agent.updates else point.fused)
 
 
-def _key(agent, free: bool, budget) -> dict:
+def _key(agent, plan, free: bool, budget) -> dict:
     """What a choice depends on, as plain values."""
-    networks = {name: architecture.describe(model) for name, model in agent.networks().items()}
-    about = [networks, agent.optimizer_descriptions, agent.memory.layout.row_bytes, agent.passes()]
+    models = {name: architecture.describe(model) for name, model in agent.networks().items()}
+    described = architecture.anonymous([models, agent.optimizer_descriptions])
+    # the plan, too, for the pool's size and for a network that Keras cannot describe
+    about = json.dumps([described, plan.as_dict()["lines"], agent.passes()], sort_keys=True)
     return {
         "agent": type(agent).__name__,
-        "networks": hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest(),
-        "rows": agent.memory.limit,
+        "networks": hashlib.sha256(about.encode()).hexdigest(),
         "window": agent.memory.window_length,
         "batch": agent.batch_size,
         "updates": agent.updates,
-        "free": free,
+        "most": _most(agent) if free else None,
         "budget": str(budget),
         "device": engine.device(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
