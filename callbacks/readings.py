@@ -4,6 +4,7 @@ import datetime
 import math
 
 from kerasrl_gpu import probes
+from kerasrl_gpu.units import bytes_in_words
 
 
 def memory_bytes(agent) -> int | None:
@@ -12,20 +13,12 @@ def memory_bytes(agent) -> int | None:
     return None if nbytes is None else int(nbytes)
 
 
-def human_bytes(nbytes: int) -> str:
-    """`nbytes` to one decimal in the largest unit that gives at least 1: 1536 is "1.5 KiB"."""
-    value = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
-
-
 def human_memory(agent) -> str:
     """The agent's replay memory and the process's resident memory, in words."""
     sizes = {"replay": memory_bytes(agent), "process": probes.process_rss()}
-    known = [f"{human_bytes(size)} {name}" for name, size in sizes.items() if size is not None]
+    known = [
+        f"{bytes_in_words(size, 1)} {name}" for name, size in sizes.items() if size is not None
+    ]
     return ", ".join(known) or "--"
 
 

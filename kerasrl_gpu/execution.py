@@ -6,8 +6,7 @@ import warnings
 from typing import NamedTuple
 
 from kerasrl_gpu.errors import ArgumentError, check_count
-
-AUTO = "auto"  # of a size that is left to the run
+from kerasrl_gpu.memory import AUTO
 
 
 class Execution(NamedTuple):

@@ -8,8 +8,8 @@ from kerasrl_gpu import execution
 from kerasrl_gpu.errors import ArgumentError, KerasRLError, PoolTooLarge, check_count
 from kerasrl_gpu.memory import AUTO
 from kerasrl_gpu.planning import room
-from kerasrl_gpu.planning.budgets import in_words
 from kerasrl_gpu.planning.plan import NETWORKS, OPTIMIZER
+from kerasrl_gpu.units import bytes_in_words
 
 _SIZES = (256, 128, 64, 32)  # common for such agents; others are asked for by number
 _ROWS_A_BATCH = 8  # of the pool, for each row of a batch: fewer would be the same ones again
@@ -105,9 +105,9 @@ def _largest(agent, budget) -> tuple:
     left = may - least.needs - rows_bytes
     if left < 0:
         raise PoolTooLarge(
-            f"budget={budget!r} lets this run take {in_words(may)}; networks and slots take "
-            f"{in_words(least.held)}, {rows:_} rows of the pool {in_words(rows_bytes)}, and an "
-            f"update of {smallest} transitions {in_words(least.needs - least.held)}. Raise the "
+            f"budget={budget!r} lets this run take {bytes_in_words(may)}; networks and slots take "
+            f"{bytes_in_words(least.held)}, {rows:_} rows of the pool {bytes_in_words(rows_bytes)}, and an "
+            f"update of {smallest} transitions {bytes_in_words(least.needs - least.held)}. Raise the "
             "budget, or lower limit."
         )
     for size in _SIZES:
@@ -117,4 +117,7 @@ def _largest(agent, budget) -> tuple:
         if takes.needs - least.needs <= (_SHARE * left if is_open else left):
             break
     ends = "the most that is tried" if size == _SIZES[0] else "the most that fits"
-    return size, f"an update takes {in_words(takes.needs - takes.held)} of {in_words(may)}, {ends}"
+    return (
+        size,
+        f"an update takes {bytes_in_words(takes.needs - takes.held)} of {bytes_in_words(may)}, {ends}",
+    )

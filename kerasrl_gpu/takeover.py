@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kerasrl_gpu.errors import ArgumentError
 from kerasrl_gpu.keras_rl import Memory, SequentialMemory
-from kerasrl_gpu.memory import DeviceMemory
+from kerasrl_gpu.memory import AUTO, DeviceMemory
 from kerasrl_gpu.pool import ring
 from kerasrl_gpu.pool.layout import Field
 
@@ -33,7 +33,7 @@ def adopt(memory, action: Field, batch_size: int) -> Memory:
     elif isinstance(memory, DeviceMemory):
         memory.bind(action)
     limit = getattr(memory, "limit", None)
-    if "auto" not in (limit, batch_size) and limit is not None and batch_size > limit:
+    if AUTO not in (limit, batch_size) and limit is not None and batch_size > limit:
         raise ArgumentError(
             f"batch_size={batch_size} is more than the memory holds, limit={limit}; "
             f"pass batch_size={limit} or less, or a larger limit."

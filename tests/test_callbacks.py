@@ -33,7 +33,6 @@ from kerasrl_gpu.callbacks import (
     TrainIntervalLogger,
     Visualizer,
     interval_logger,
-    readings,
     running,
 )
 from kerasrl_gpu.callbacks.visualizer import choose_render
@@ -191,14 +190,6 @@ def test_late_metrics_refuses_values_that_do_not_match_the_names():
     metrics = running.LateMetrics(["loss", "mean_q"])
     with pytest.raises(ShapeError, match=r"returned 1 metrics.*has 2: \['loss', 'mean_q'\]"):
         metrics.push([1.0])
-
-
-@pytest.mark.parametrize(
-    "nbytes, text",
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB"), (5 << 40, "5.0 TiB")],
-)
-def test_bytes_are_written_in_the_largest_unit_that_fits(nbytes, text):
-    assert readings.human_bytes(nbytes) == text
 
 
 # The list

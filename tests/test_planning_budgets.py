@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kerasrl_gpu.errors import ArgumentError
-from kerasrl_gpu.planning.budgets import Budget, available, in_words, parse
+from kerasrl_gpu.planning.budgets import Budget, available, parse
 
 GIB = 2**30
 
@@ -97,11 +97,3 @@ def test_no_budget_gives_more_than_is_free(share, limit, used, held):
     assert 0 <= got <= free == limit - used + held
     # spent in full, the use of the device is at the share, or was above it before
     assert used - held + got <= max(limit * share / 100, used - held)
-
-
-@pytest.mark.parametrize(
-    "count, words",
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (3 * 2**29, "1.50 GiB")],
-)
-def test_bytes_in_words(count, words):
-    assert in_words(count) == words

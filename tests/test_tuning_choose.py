@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kerasrl_gpu.errors import ArgumentError
-from kerasrl_gpu.tuning.choose import Reading, choose, in_words
+from kerasrl_gpu.tuning.choose import Reading, choose
 from kerasrl_gpu.tuning.points import Point
 
 MIB = 2**20
@@ -98,12 +98,3 @@ def test_nothing_within_the_plateau_needs_less(rows):
     for each in left:
         assert each.samples_per_s < 0.97 * fastest or each.peak_bytes >= chosen.peak_bytes
     assert choice.curve == readings
-
-
-@pytest.mark.parametrize(
-    "nbytes, words",
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (31 * MIB, "31.00 MiB"),
-     (5 << 42, "20.00 TiB"), (5 << 52, "20480.00 TiB")],
-)  # fmt: skip
-def test_bytes_in_words(nbytes, words):
-    assert in_words(nbytes) == words

@@ -90,14 +90,6 @@ def available(
     return max(0, min(wanted, free))
 
 
-def in_words(count: int) -> str:
-    """Bytes as a person reads them: "999 B", "1.50 KiB", "6.00 GiB"."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(count) >= size:
-            return f"{count / size:,.2f} {unit}"
-    return f"{count} B"
-
-
 def _of_text(text: str) -> Budget:
     found = re.fullmatch(
         r"\s*([+-]?\d+(?:_\d+)*(?:\.\d+)?)\s*(%|[a-z]*)\s*", text, re.IGNORECASE | re.ASCII

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kerasrl_gpu.planning import flops, layers, tables
-from kerasrl_gpu.planning.budgets import in_words
 from kerasrl_gpu.planning.graph import Graph
 from kerasrl_gpu.planning.passes import Pass, reached_places
+from kerasrl_gpu.units import bytes_in_words
 
 
 class Layer(NamedTuple):
@@ -89,14 +89,14 @@ class Report:
                 f"{one.name} ({one.kind})",
                 "×".join(map(str, one.shape)),
                 f"{one.parameters:,}",
-                in_words(one.output_bytes),
+                bytes_in_words(one.output_bytes),
                 _number(one.acting_flops),
                 _number(one.update_flops, self.batch_size),
             )
             for one in self.layers
         ]
         ends = (
-            *("all", "", "", f"{self.parameters:,}", in_words(self.output_bytes)),
+            *("all", "", "", f"{self.parameters:,}", bytes_in_words(self.output_bytes)),
             *(_number(self.acting_flops), _number(self.update_flops)),
         )
         text = tables.text(f"Layers, batch of {self.batch_size:,}", head, rows, [ends])

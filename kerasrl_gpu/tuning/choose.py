@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kerasrl_gpu.errors import ArgumentError
 from kerasrl_gpu.tuning.points import Point
+from kerasrl_gpu.units import bytes_in_words
 
 PLATEAU = 0.03  # of the best samples/s; less than that is no difference
 _UNSTEADY = 1.5  # times from p10 to p90
@@ -84,14 +85,6 @@ def name(point: Point, among: Sequence[Point]) -> str:
     return ", ".join(words)
 
 
-def in_words(nbytes: float) -> str:
-    """Bytes in the largest unit that gives at least 1: 1536 is "1.50 KiB"."""
-    value, units = float(nbytes), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{value:.0f} B" if units[0] == "B" else f"{value:.2f} {units[0]}"
-
-
 def _verdict(chosen, best, curve, plateau) -> str:
     among = [reading.point for reading in curve]
     words = f"{name(chosen.point, among)}: {chosen.samples_per_s:,.0f} samples/s"
@@ -99,7 +92,7 @@ def _verdict(chosen, best, curve, plateau) -> str:
         timed = sum(reading.samples_per_s is not None for reading in curve)
         return f"{words}, the best of {timed}" if timed > 1 else f"{words}, the only one tried"
     saved = best.peak_bytes - chosen.peak_bytes
-    less = f"with {in_words(saved)} less" if saved else "with as much memory"
+    less = f"with {bytes_in_words(saved)} less" if saved else "with as much memory"
     return (
         f"{words}, within {100 * plateau:g} % of the best "
         f"({best.samples_per_s:,.0f} at {name(best.point, among)}) {less}"
