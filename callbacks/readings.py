@@ -4,7 +4,7 @@ import datetime
 import math
 
 from kerasrl_gpu import probes
-from kerasrl_gpu.units import bytes_in_words
+from kerasrl_gpu.units import human_bytes
 
 
 def memory_bytes(agent) -> int | None:
@@ -16,9 +16,7 @@ def memory_bytes(agent) -> int | None:
 def human_memory(agent) -> str:
     """The agent's replay memory and the process's resident memory, in words."""
     sizes = {"replay": memory_bytes(agent), "process": probes.process_rss()}
-    known = [
-        f"{bytes_in_words(size, 1)} {name}" for name, size in sizes.items() if size is not None
-    ]
+    known = [f"{human_bytes(size, 1)} {name}" for name, size in sizes.items() if size is not None]
     return ", ".join(known) or "--"
 
 

@@ -14,7 +14,7 @@ from kerasrl_gpu.observations import ObservationSpec, as_reward
 from kerasrl_gpu.planning import budgets, room
 from kerasrl_gpu.pool import reader, ring, transitions
 from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Field, Layout
-from kerasrl_gpu.units import bytes_in_words
+from kerasrl_gpu.units import human_bytes
 from kerasrl_gpu.wire import StepWire
 
 AUTO = "auto"
@@ -148,7 +148,7 @@ class DeviceMemory(Memory):
         layout = self._layout(self.spec, self.action, self._room_for(self.spec, self.action))
         if self.limit == AUTO:
             self.limit = layout.limit
-            size = bytes_in_words(layout.nbytes)
+            size = human_bytes(layout.nbytes)
             print(f"limit={self.limit:_}: {size} of budget={self.budget!r}", file=sys.stderr)
         self._action = layout.action
         self.layout, self.ring = layout, ring.Ring(layout, self._span)

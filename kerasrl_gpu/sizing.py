@@ -9,7 +9,7 @@ from kerasrl_gpu.errors import ArgumentError, KerasRLError, PoolTooLarge, check_
 from kerasrl_gpu.memory import AUTO
 from kerasrl_gpu.planning import room
 from kerasrl_gpu.planning.plan import NETWORKS, OPTIMIZER
-from kerasrl_gpu.units import bytes_in_words
+from kerasrl_gpu.units import human_bytes
 
 _SIZES = (256, 128, 64, 32)  # common for such agents; others are asked for by number
 _ROWS_A_BATCH = 8  # of the pool, for each row of a batch: fewer would be the same ones again
@@ -105,10 +105,10 @@ def _largest(agent, budget) -> tuple:
     left = may - least.needs - rows_bytes
     if left < 0:
         raise PoolTooLarge(
-            f"budget={budget!r} lets this run take {bytes_in_words(may)}; networks and slots take "
-            f"{bytes_in_words(least.held)}, {rows:_} rows of the pool {bytes_in_words(rows_bytes)}, and an "
-            f"update of {smallest} transitions {bytes_in_words(least.needs - least.held)}. Raise the "
-            "budget, or lower limit."
+            f"budget={budget!r} lets this run take {human_bytes(may)}; networks and slots take "
+            f"{human_bytes(least.held)}, {rows:_} rows of the pool {human_bytes(rows_bytes)}, and "
+            f"an update of {smallest} transitions {human_bytes(least.needs - least.held)}. Raise "
+            "the budget, or lower limit."
         )
     for size in _SIZES:
         if not is_open and size > max(smallest, rows // _ROWS_A_BATCH):
@@ -119,5 +119,5 @@ def _largest(agent, budget) -> tuple:
     ends = "the most that is tried" if size == _SIZES[0] else "the most that fits"
     return (
         size,
-        f"an update takes {bytes_in_words(takes.needs - takes.held)} of {bytes_in_words(may)}, {ends}",
+        f"an update takes {human_bytes(takes.needs - takes.held)} of {human_bytes(may)}, {ends}",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def bytes_in_words(nbytes: float, digits: int = 2) -> str:
+def human_bytes(nbytes: float, digits: int = 2) -> str:
     """Bytes in the largest unit that gives at least 1: 1536 is "1.50 KiB"."""
     value, units = float(nbytes), ["B", "KiB", "MiB", "GiB", "TiB"]
     while abs(value) >= 1024 and len(units) > 1:

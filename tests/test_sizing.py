@@ -67,7 +67,7 @@ def test_rows_are_what_the_budget_leaves_beside_networks_and_an_update(more, cap
 @pytest.mark.parametrize("network", [None, large], ids=["small", "large"])
 @pytest.mark.parametrize("micro_batch", [None, 1])
 def test_the_plan_of_the_run_lies_within_its_budget_and_no_row_more_would(network, micro_batch):
-    budget = "100MB"
+    budget = "300MB"
     agent = counting.new_agent(network and network(), auto(budget), micro_batch=micro_batch)
     agent.prepare(SEEN)
     limit = agent.memory.limit
@@ -251,7 +251,7 @@ def test_a_limit_that_no_budget_is_stated_for_is_checked_against_what_is_free(ho
 
 
 def test_the_largest_batch_is_taken_where_a_budget_has_room(capsys):
-    agent = counting.new_agent(memory=auto("200MB"), batch_size="auto")
+    agent = counting.new_agent(memory=auto("300MB"), batch_size="auto")
     agent.prepare(SEEN)
     assert agent.batch_size == 256
     assert agent.get_config()["batch_size"] == 256
@@ -345,7 +345,7 @@ def test_a_memory_of_the_users_own_needs_a_number():
 
 
 def test_micro_batches_hold_for_the_batch_that_is_chosen():
-    agent = counting.new_agent(memory=auto("200MB"), batch_size="auto", micro_batch=64)
+    agent = counting.new_agent(memory=auto("300MB"), batch_size="auto", micro_batch=64)
     agent.prepare(SEEN)
     assert (agent.batch_size, agent.execution.micro_batch) == (256, 64)
 

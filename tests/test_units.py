@@ -2,7 +2,7 @@
 
 import pytest
 
-from kerasrl_gpu.units import bytes_in_words
+from kerasrl_gpu.units import human_bytes
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from kerasrl_gpu.units import bytes_in_words
     ],
 )
 def test_bytes_are_written_in_the_largest_unit_that_fits(nbytes, digits, words):
-    assert bytes_in_words(nbytes, digits) == words
+    assert human_bytes(nbytes, digits) == words

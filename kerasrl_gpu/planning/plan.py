@@ -10,7 +10,7 @@ from kerasrl_gpu.planning import tables
 from kerasrl_gpu.planning.engines import Engine
 from kerasrl_gpu.planning.graph import itemsize
 from kerasrl_gpu.planning.passes import Rows
-from kerasrl_gpu.units import bytes_in_words
+from kerasrl_gpu.units import human_bytes
 
 NETWORKS, OPTIMIZER, KERAS, POOL = "networks", "optimizer", "Keras' copies", "pool"
 UPDATE, MARGIN = "update", "margin"
@@ -91,13 +91,13 @@ class Plan:
 
     def __str__(self) -> str:
         rows = [
-            (line.group, line.what, bytes_in_words(line.bytes)) for line in self.lines if line.bytes
+            (line.group, line.what, human_bytes(line.bytes)) for line in self.lines if line.bytes
         ]
-        ends = [("at most at once", "", bytes_in_words(self.peak_bytes))]
+        ends = [("at most at once", "", human_bytes(self.peak_bytes))]
         if self.budget_bytes is not None:
             share = self.peak_bytes / self.budget_bytes if self.budget_bytes else math.inf
             verdict = f"{share:.0%} of it" if self.fits else f"{share:.0%} of it: does not fit"
-            ends.append(("budget", verdict, bytes_in_words(self.budget_bytes)))
+            ends.append(("budget", verdict, human_bytes(self.budget_bytes)))
         size = f"batch of {self.batch_size:,}"
         if self.micro_batch != self.batch_size:
             size += f", {self.micro_batch:,} at a time"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kerasrl_gpu.planning import flops, layers, tables
 from kerasrl_gpu.planning.graph import Graph
 from kerasrl_gpu.planning.passes import Pass, reached_places
-from kerasrl_gpu.units import bytes_in_words
+from kerasrl_gpu.units import human_bytes
 
 
 class Layer(NamedTuple):
@@ -89,14 +89,14 @@ class Report:
                 f"{one.name} ({one.kind})",
                 "×".join(map(str, one.shape)),
                 f"{one.parameters:,}",
-                bytes_in_words(one.output_bytes),
+                human_bytes(one.output_bytes),
                 _number(one.acting_flops),
                 _number(one.update_flops, self.batch_size),
             )
             for one in self.layers
         ]
         ends = (
-            *("all", "", "", f"{self.parameters:,}", bytes_in_words(self.output_bytes)),
+            *("all", "", "", f"{self.parameters:,}", human_bytes(self.output_bytes)),
             *(_number(self.acting_flops), _number(self.update_flops)),
         )
         text = tables.text(f"Layers, batch of {self.batch_size:,}", head, rows, [ends])

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kerasrl_gpu import engine, probes
 from kerasrl_gpu.errors import PoolTooLarge
 from kerasrl_gpu.planning import budgets
-from kerasrl_gpu.units import bytes_in_words
+from kerasrl_gpu.units import human_bytes
 
 _MOST_ROWS = 2**31 - 1  # slots are i32
 
@@ -72,10 +72,10 @@ def auto_limit(row_bytes: int, least: int, budget, beside: Beside) -> int:
     if left // row_bytes < least:
         may = spendable(budget, beside.held)
         raise PoolTooLarge(
-            f"budget={budget!r} lets this run take {bytes_in_words(may)}; networks, optimizer slots and "
-            f"an update take {bytes_in_words(beside.needs)}, and {least} rows of the pool "
-            f"{bytes_in_words(least * row_bytes)}. Pass budget={beside.needs + least * row_bytes:_} or "
-            "more, a smaller network, or a smaller batch."
+            f"budget={budget!r} lets this run take {human_bytes(may)}; networks, optimizer slots "
+            f"and an update take {human_bytes(beside.needs)}, and {least} rows of the pool "
+            f"{human_bytes(least * row_bytes)}. Pass budget={beside.needs + least * row_bytes:_} "
+            "or more, a smaller network, or a smaller batch."
         )
     return min(left // row_bytes, _MOST_ROWS)
 
@@ -90,10 +90,8 @@ def check_limit(limit: int, row_bytes: int, least: int, budget, beside: Beside) 
         hint = hint if budget is not None else "Free some memory, or make them smaller."
     else:
         hint = f"Pass limit={left // row_bytes:_} or less, or store frames as uint8."
-    rest = (
-        f" beside {bytes_in_words(beside.needs)} for networks and updates" if beside.needs else ""
-    )
+    rest = f" beside {human_bytes(beside.needs)} for networks and updates" if beside.needs else ""
     raise PoolTooLarge(
-        f"limit={limit:_} rows of {row_bytes:_} B need {bytes_in_words(need)}; {bytes_in_words(max(0, left))} "
-        f"are left for the pool{rest}. {hint}"
+        f"limit={limit:_} rows of {row_bytes:_} B need {human_bytes(need)}; "
+        f"{human_bytes(max(0, left))} are left for the pool{rest}. {hint}"
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kerasrl_gpu.errors import ArgumentError
 from kerasrl_gpu.tuning.points import Point
-from kerasrl_gpu.units import bytes_in_words
+from kerasrl_gpu.units import human_bytes
 
 PLATEAU = 0.03  # of the best samples/s; less than that is no difference
 _UNSTEADY = 1.5  # times from p10 to p90
@@ -92,7 +92,7 @@ def _verdict(chosen, best, curve, plateau) -> str:
         timed = sum(reading.samples_per_s is not None for reading in curve)
         return f"{words}, the best of {timed}" if timed > 1 else f"{words}, the only one tried"
     saved = best.peak_bytes - chosen.peak_bytes
-    less = f"with {bytes_in_words(saved)} less" if saved else "with as much memory"
+    less = f"with {human_bytes(saved)} less" if saved else "with as much memory"
     return (
         f"{words}, within {100 * plateau:g} % of the best "
         f"({best.samples_per_s:,.0f} at {name(best.point, among)}) {less}"

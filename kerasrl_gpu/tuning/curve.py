@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kerasrl_gpu.tuning.choose import Choice, Reading, name
-from kerasrl_gpu.units import bytes_in_words
+from kerasrl_gpu.units import human_bytes
 
 _BAR = 20  # characters of the fastest point's bar
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # safe to tell apart
@@ -75,9 +75,9 @@ def _differ(points, field) -> bool:
 
 def _figures(reading: Reading) -> list[str]:
     if reading.samples_per_s is None:
-        return ["-", "-", f"≤ {bytes_in_words(reading.peak_bytes)}"]
+        return ["-", "-", f"≤ {human_bytes(reading.peak_bytes)}"]
     spread = f"{reading.p10:,.0f} - {reading.p90:,.0f}"
-    return [f"{reading.samples_per_s:,.0f}", spread, bytes_in_words(reading.peak_bytes)]
+    return [f"{reading.samples_per_s:,.0f}", spread, human_bytes(reading.peak_bytes)]
 
 
 def _figure():
@@ -127,7 +127,7 @@ def _draw_memory(axes, curve, axis, budget_bytes):
         limit = budget_bytes / unit_bytes
         axes.axhline(limit, color=_COLORS[1], linestyle="--", linewidth=1.2)
         place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        text = f"budget {bytes_in_words(budget_bytes)}"
+        text = f"budget {human_bytes(budget_bytes)}"
         axes.annotate(text, (0, limit), (4, 3), **place, color=_COLORS[1], fontsize=9)
     axes.set_ylim(-0.08 * most / unit_bytes, 1.35 * most / unit_bytes)
     axes.set_ylabel(f"peak, {unit}", color=_INK)

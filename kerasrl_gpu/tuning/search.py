@@ -12,7 +12,7 @@ from kerasrl_gpu.tuning import peak
 from kerasrl_gpu.tuning.choose import PLATEAU, Choice, Reading, choose, name
 from kerasrl_gpu.tuning.measuring import Speed, measure
 from kerasrl_gpu.tuning.points import Point
-from kerasrl_gpu.units import bytes_in_words
+from kerasrl_gpu.units import human_bytes
 
 _LONGEST_CALL_S = 1.0  # a call's fixed costs are lost in a second, and Ctrl-C waits for its end
 
@@ -140,8 +140,8 @@ class _Bench:
         smallest = points[0]
         upper_bytes = self.refused[smallest]
         return ArgumentError(
-            f"the budget leaves {bytes_in_words(self.memory.budget_bytes)}; "
-            f"the smallest point, {name(smallest, [])}, needs up to {bytes_in_words(upper_bytes)}, "
+            f"the budget leaves {human_bytes(self.memory.budget_bytes)}; "
+            f"the smallest point, {name(smallest, [])}, needs up to {human_bytes(upper_bytes)}, "
             f"{100 * self.memory.margin:g} % for rare peaks included. Pass "
             f"budget={upper_bytes:_} or more, or a smaller pool or network."
         )
@@ -149,9 +149,9 @@ class _Bench:
     def readings(self) -> list[Reading]:
         """What is known of every point that a sweep came to."""
         known = [self._timed(point, speed) for point, speed in self.speeds.items()]
-        budget = bytes_in_words(self.memory.budget_bytes)
+        budget = human_bytes(self.memory.budget_bytes)
         for point, upper_bytes in self.refused.items():
-            reason = f"needs up to {bytes_in_words(upper_bytes)} of the {budget} budget"
+            reason = f"needs up to {human_bytes(upper_bytes)} of the {budget} budget"
             known.append(Reading(point, None, None, None, upper_bytes, reason))
         return known
 
