@@ -285,7 +285,7 @@ def test_a_limit_that_does_not_fit_is_refused_with_the_largest_that_does():
 def test_the_hosts_own_memory_is_the_budget_where_none_is_given():
     # a petabyte of frames: refused before anything is allocated
     memory = DeviceMemory(10**11)
-    with pytest.raises(PoolTooLarge, match=r"GiB are free for the pool"):
+    with pytest.raises(PoolTooLarge, match=r"GiB are left for the pool"):
         memory.allocate(np.zeros((84, 84), np.uint8))
     assert memory.pool is None
 
