@@ -263,9 +263,9 @@ def test_what_is_held_is_counted():
 
 
 def test_nothing_above_the_budget_is_tried(pretended):  # noqa: F811
-    # a call takes 1,000 bytes a row and 10 % for rare peaks: 2 rows are 2,200, 4 would be 4,400
+    # a call takes 100,000 bytes a row and 10 % for rare peaks: 2 rows are 220,000, 4 440,000
     agent = prepared(batch_size=8)
-    budget = held_bytes(agent) + 2_300
+    budget = held_bytes(agent) + 230_000
     choice = agent.tune(budget=budget, **BRIEFLY)
     assert set(pretended) == {(8, 1, 1), (8, 2, 1)}
     assert choice.point.micro_batch in (1, 2)
@@ -281,7 +281,7 @@ def test_nothing_above_the_budget_is_tried(pretended):  # noqa: F811
 
 def test_the_memorys_budget_holds_where_none_is_passed(pretended):  # noqa: F811
     agent = prepared(batch_size=8)
-    agent.memory.budget = held_bytes(agent) + 2_300
+    agent.memory.budget = held_bytes(agent) + 230_000
     agent.tune(**BRIEFLY)
     assert set(pretended) == {(8, 1, 1), (8, 2, 1)}
 
@@ -300,7 +300,7 @@ def test_a_call_that_takes_more_than_the_budget_is_never_run(pretended):  # noqa
     called = []
     pretended.on_call = called.append
     with pytest.raises(ArgumentError, match="needs up to"):
-        agent.tune(budget=held_bytes(agent) + 1_050, **BRIEFLY)
+        agent.tune(budget=held_bytes(agent) + 105_000, **BRIEFLY)
     assert not called
 
 
@@ -442,7 +442,7 @@ def test_more_rows_allow_batches_that_an_earlier_choice_has_not_seen(pretended):
 def test_a_choice_that_no_longer_fits_is_tuned_anew(pretended, monkeypatch):  # noqa: F811
     agent = prepared(batch_size=8)
     held = held_bytes(agent)
-    room = [held + 9_000]
+    room = [held + 900_000]
     monkeypatch.setattr(agents.room, "spendable", lambda budget, held_bytes=0: room[0])
     first = agent.tune(seconds=0.05)
     needs = next(one.peak_bytes for one in first.curve if one.point == first.point)
@@ -450,7 +450,7 @@ def test_a_choice_that_no_longer_fits_is_tuned_anew(pretended, monkeypatch):  # 
     assert agent.tune(seconds=0.05) == first
     assert len(pretended) == tried
     room[0] = needs - 1
-    if needs - 1 >= held + 1_100:
+    if needs - 1 >= held + 110_000:
         again = agent.tune(seconds=0.05)
         assert again.point.micro_batch < first.point.micro_batch
     else:  # the smallest was the choice; nothing is left to try
