@@ -34,13 +34,22 @@ test-slow: $(VENV)/.has-test
 	$(call pytest_each_backend,slow); \
 	exit $$status
 
-# A process for each backend: Keras settles on one when it is first imported.
+# A process for each backend: Keras settles on one when it is first imported. They run at the same
+# time, each line of theirs behind the backend's name, and the last lines once more at the end.
 define pytest_each_backend
-for backend in $${KERAS_BACKEND:-tensorflow jax}; do \
+backends="$${KERAS_BACKEND:-tensorflow jax}"; logs=$$(mktemp -d); \
+for backend in $$backends; do \
+	{ KERAS_BACKEND=$$backend SDL_VIDEODRIVER=dummy $(BIN)/python -m pytest \
+		-o cache_dir=.pytest_cache/$$backend -m "$(1)" $(ARGS); echo $$? > $$logs/$$backend.status; \
+	} 2>&1 | tee $$logs/$$backend.log | sed "s/^/$$backend: /" & \
+done; \
+wait; \
+for backend in $$backends; do \
 	echo "== KERAS_BACKEND=$$backend"; \
-	KERAS_BACKEND=$$backend SDL_VIDEODRIVER=dummy \
-		$(BIN)/python -m pytest -m "$(1)" $(ARGS) || status=1; \
-done
+	tail -n 1 $$logs/$$backend.log; \
+	[ "$$(cat $$logs/$$backend.status)" = 0 ] || status=1; \
+done; \
+rm -r $$logs
 endef
 
 bench: $(VENV)/.has-test

@@ -116,7 +116,7 @@ def checkpoint_row(work, unit, at_most, size=ONCE):
     )
 
 
-def tune_row(work, windows=9):
+def tune_row(work, windows=15):
     """The best point of an exhaustive sweep against the one that `agent.tune()` chose."""
     return Row(
         name=f"tune_{work}",
