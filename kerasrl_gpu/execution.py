@@ -90,21 +90,9 @@ def set_batch_size(agent, rows: int) -> None:
         )
     if rows == agent.batch_size:
         return
-    agent.flush()
     if agent.prepared:
         check_split(agent, agent.execution, rows)
-        agent.trainer.learner.batch_size = rows
-    agent.batch_size = rows
-    drop_micro_batch(agent)
-
-
-def drop_micro_batch(agent) -> None:
-    """Compute batches at once that have no more rows than are computed at a time."""
-    if agent.execution.rows(agent.batch_size) < agent.batch_size:
-        return
-    agent.execution = agent.execution._replace(micro_batch=None)
-    if agent.prepared:
-        agent.trainer.learner.execution = agent.execution
+    settle(agent, agent.execution, rows)
 
 
 def set_updates_per_call(agent, updates: int | None) -> None:
@@ -122,11 +110,19 @@ def set_updates_per_call(agent, updates: int | None) -> None:
 def take(agent, execution: Execution) -> None:
     """Execute updates so from the next one on."""
     execution = checked(*execution, agent.batch_size, agent.updates)
-    agent.flush()
     if agent.prepared:
         check_split(agent, execution, agent.batch_size)
-        agent.trainer.learner.execution = execution
-    agent.execution = execution
+    settle(agent, execution, agent.batch_size)
+
+
+def settle(agent, execution: Execution, batch_size: int) -> None:
+    """Execute updates of such batches so; those that have no more rows than parts, at once."""
+    if batch_size != AUTO and execution.rows(batch_size) == batch_size:
+        execution = execution._replace(micro_batch=None)
+    agent.flush()
+    agent.execution, agent.batch_size = execution, batch_size
+    if agent.prepared:
+        agent.trainer.learner.execute(execution, batch_size)
 
 
 def check_split(agent, execution: Execution, batch_size: int) -> None:

@@ -29,7 +29,11 @@ class Learner:
         convolutional: whether any network convolves.
         draws: () -> whether a random layer learns; raises where a batch cannot be computed in
             parts. Asked once, before the first batch that is.
-        execution: how updates are executed. It and `batch_size` may be set between two calls.
+        execution: how updates are executed; see `execute`.
+
+    Attributes:
+        batch_size, execution: as they are now.
+        updates_per_call: updates in one call of `step`, K.
     """
 
     def __init__(
@@ -48,11 +52,11 @@ class Learner:
         execution=AT_ONCE,
     ):
         self._update, self._act, self._probe, self._process = update, act, probe or act, process
-        self._rule, self.batch_size, self._updates = rule, batch_size, updates
+        self._rule, self._updates = rule, updates
         self.nb_metrics, self._convolutional = nb_metrics, convolutional
-        self._draws, self._drawn, self.execution = draws, None, execution
-        self._made_for = batch_size
-        self._programs = {}
+        self._draws, self._drawn = draws, None
+        self._programs, self._made_for = {}, batch_size
+        self.execute(execution, batch_size)
 
     @property
     def traces(self) -> dict:
@@ -62,10 +66,15 @@ class Learner:
             for (call, *parts), program in self._programs.items()
         }
 
-    @property
-    def updates_per_call(self) -> int:
-        """Updates in one call of `step`, K."""
-        return self.execution.per_call(self._updates)
+    def execute(self, execution, batch_size: int) -> None:
+        """Execute updates of batches of this size so, from the next call on."""
+        self.execution, self.batch_size = execution, batch_size
+        self.updates_per_call = execution.per_call(self._updates)
+        numbers = execution._asdict()
+        if batch_size != self._made_for:
+            numbers["batch_size"] = batch_size
+        # one program of another's networks: a step costs by what is looked up
+        self._label = ", ".join(f"{name}={number}" for name, number in numbers.items() if number)
 
     def draws_at_random(self) -> bool:
         """Whether a batch in parts draws other numbers than a whole one; see `splitting.check`."""
@@ -78,13 +87,6 @@ class Learner:
         if key not in self._programs:
             self._programs[key] = make()
         return self._programs[key]
-
-    def _parts(self, what):
-        """What makes one program that learns another: networks, and how they are executed."""
-        numbers = {"batch_size": self.batch_size, **self.execution._asdict()}
-        if self.batch_size == self._made_for:
-            del numbers["batch_size"]
-        return what, *(f"{name}={number}" for name, number in numbers.items() if number)
 
     def act(self, memory):
         """program(state, wire) -> f32[A] for the state that the wire shows."""
@@ -105,7 +107,7 @@ class Learner:
         return self._compiled(
             "step" if what else "write",
             lambda: self._made_step(memory, what, self.batch_size, self.execution, memory.wire.row),
-            *(self._parts(what) if what else ()),
+            *((what, self._label) if what else ()),
         )
 
     def trial(self, memory, what, batch_size, execution):
@@ -131,7 +133,8 @@ class Learner:
             lambda: engine.compile_learn(
                 self._learn_from_rows(what), convolutional=self._convolutional
             ),
-            *self._parts(what),
+            what,
+            self._label,
         )
 
     def infer(self):

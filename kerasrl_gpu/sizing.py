@@ -73,7 +73,7 @@ def settle_batch_size(agent) -> None:
             )
     if why is None:
         return
-    execution.drop_micro_batch(agent)
+    execution.settle(agent, agent.execution, size)
     say(f"batch_size={size}: {why}")
 
 
