@@ -100,7 +100,8 @@ def check_is_keras(model, what: str) -> None:
             f"{what} is a {type(model).__module__}.{type(model).__name__}, no model of Keras "
             f"{keras.__version__}. Build it with `import keras` (tf_keras is Keras 2)."
         )
-    if model.built and not hasattr(model, "inputs"):
+    waits = isinstance(model, keras.Sequential) and not model.built
+    if not waits and not hasattr(model, "inputs"):
         raise ArgumentError(
             f"{what} is a subclassed model without known inputs; build a keras.Sequential, or a "
             "functional keras.Model(inputs, outputs) around it."

@@ -209,7 +209,8 @@ def test_a_model_of_another_keras_is_refused():
         ddpg((network(), foreign, None))
 
 
-def test_a_model_whose_inputs_nobody_knows_is_refused():
+@pytest.mark.parametrize("called", [True, False])
+def test_a_model_whose_inputs_nobody_knows_is_refused(called):
     class Mine(keras.Model):
         def __init__(self):
             super().__init__()
@@ -219,7 +220,8 @@ def test_a_model_whose_inputs_nobody_knows_is_refused():
             return self.out(keras.ops.reshape(inputs, (-1, 1)))
 
     model = Mine()
-    model(np.zeros((1, 1, 1)))
+    if called:
+        model(np.zeros((1, 1, 1)))
     with refused(ArgumentError, r"subclassed model.*keras\.Sequential"):
         dqn(model)
 

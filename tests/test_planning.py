@@ -440,3 +440,12 @@ def test_a_plan_is_read_beside_its_budget():
         assert what in text
     assert json.loads(json.dumps(large.as_dict()))["peak_bytes"] == large.peak_bytes
     assert "5, 2 at a time" in str(agent.plan(SEEN, micro_batch=2))
+
+
+def test_a_batch_that_is_left_open_has_to_be_named():
+    agent = dqn(batch_size="auto")
+    for ask in (lambda: agent.plan(SEEN), agent.report):
+        with pytest.raises(ArgumentError, match="decided at the first observation"):
+            ask()
+    assert agent.plan(SEEN, batch_size=4).batch_size == 4
+    assert agent.report(batch_size=4).batch_size == 4

@@ -56,8 +56,11 @@ def plan(
     return found if budget is None else _within(found, budget, agent)
 
 
-def report(agent) -> Report:
+def report(agent, batch_size=None) -> Report:
     """Parameters, activations and FLOPs of every layer, for acting once and for one update.
+
+    Args:
+        batch_size: transitions an update; None takes the agent's.
 
     Raises:
         NotCompiled: `compile` was not called.
@@ -65,7 +68,8 @@ def report(agent) -> Report:
     """
     graphs = _graphs(agent)
     acting = agent.acting()["network"]
-    return Report(layer_rows(graphs, agent.passes(), acting), agent.batch_size)
+    batch_size, _ = _sizes(agent, batch_size, None)
+    return Report(layer_rows(graphs, agent.passes(), acting), batch_size)
 
 
 def _graphs(agent) -> dict:
@@ -76,6 +80,11 @@ def _graphs(agent) -> dict:
 def _sizes(agent, batch_size, micro_batch) -> tuple:
     """(batch_size, micro_batch) as whole numbers; the second is at most the first."""
     given = agent.batch_size if batch_size is None else batch_size
+    if given == "auto":
+        raise ArgumentError(
+            "batch_size='auto' is decided at the first observation of fit; pass "
+            "plan(batch_size=256), say."
+        )
     batch_size = check_count("batch_size", given, 1)
     if micro_batch is None:
         return batch_size, agent.execution.rows(batch_size)
