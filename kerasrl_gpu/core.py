@@ -339,6 +339,11 @@ class Agent(keras_rl.Agent):
 
     plan, report, tune = planning.plan, planning.report, tune
 
+    @property
+    def processes_states(self) -> bool:
+        """Whether a processor changes states between the memory and the networks."""
+        return self.processor is not None and host.overrides(self.processor, "process_state_batch")
+
     def passes(self) -> list:
         """The passes of an update: for each optimizer's step a list of `planning.passes.Pass`."""
         raise NotImplementedError  # the agent's class says it

@@ -6,7 +6,7 @@ import warnings
 from typing import NamedTuple
 
 from kerasrl_gpu.errors import ArgumentError, check_count
-from kerasrl_gpu.memory import AUTO
+from kerasrl_gpu.planning.budgets import AUTO
 
 
 class Execution(NamedTuple):

@@ -12,12 +12,11 @@ from kerasrl_gpu.errors import ArgumentError, EmptyPool, check_count
 from kerasrl_gpu.keras_rl import Experience, Memory
 from kerasrl_gpu.observations import ObservationSpec, as_reward
 from kerasrl_gpu.planning import budgets, room
+from kerasrl_gpu.planning.budgets import AUTO
 from kerasrl_gpu.pool import reader, ring, transitions
 from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Field, Layout
 from kerasrl_gpu.units import human_bytes
 from kerasrl_gpu.wire import StepWire
-
-AUTO = "auto"
 
 
 class DeviceMemory(Memory):

@@ -6,8 +6,8 @@ import sys
 
 from kerasrl_gpu import execution
 from kerasrl_gpu.errors import ArgumentError, KerasRLError, PoolTooLarge, check_count
-from kerasrl_gpu.memory import AUTO
 from kerasrl_gpu.planning import room
+from kerasrl_gpu.planning.budgets import AUTO
 from kerasrl_gpu.planning.plan import NETWORKS, OPTIMIZER
 from kerasrl_gpu.units import human_bytes
 

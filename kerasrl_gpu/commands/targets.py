@@ -17,7 +17,8 @@ from kerasrl_gpu.agents.ddpg import DDPGAgent
 from kerasrl_gpu.agents.dqn import DQNAgent
 from kerasrl_gpu.core import Agent
 from kerasrl_gpu.errors import ArgumentError
-from kerasrl_gpu.memory import AUTO, DeviceMemory
+from kerasrl_gpu.memory import DeviceMemory
+from kerasrl_gpu.planning.budgets import AUTO
 
 
 class Target(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from kerasrl_gpu import host
 from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.observations import ObservationSpec
 from kerasrl_gpu.planning import budgets, engines, graph, passes, room
@@ -46,8 +45,7 @@ def plan(
         estimate = agent.memory.estimate(spec.example, limit=limit)
         lines += plans.pool_lines(estimate["fields"])
         batch = _batch_bytes(agent, spec, estimate["row_bytes"], compiled)
-    processed = agent.processor is not None
-    if not agent.on_pool or (processed and host.overrides(agent.processor, "process_state_batch")):
+    if not agent.on_pool or agent.processes_states:  # a copy beside what the pool gave
         batch += _input_bytes(graphs)
     held = passes.rows(agent.passes(), graphs, compiled)
     lines += plans.update_lines(_gradients(agent), held, batch, sizes, compiled)
