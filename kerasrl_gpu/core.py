@@ -133,7 +133,7 @@ class Agent(keras_rl.Agent):
         elif self.batch_size == sizing.AUTO:
             raise ArgumentError(
                 f"batch_size='auto' is planned for a DeviceMemory; {type(self.memory).__name__} "
-                "needs a number."
+                "needs a number: pass batch_size=32, say."
             )
 
     @property

@@ -101,6 +101,9 @@ class DeviceMemory(Memory):
 
         Returns:
             {"limit", "row_bytes", "nbytes", "fields": {name: bytes in all rows}}.
+
+        Raises:
+            PoolTooLarge: the limit is "auto", and the budget has no room for a pool.
         """
         spec = ObservationSpec(observation, self.keep_dtype)
         action = action or self.action
@@ -168,7 +171,7 @@ class DeviceMemory(Memory):
         return min(most, self.preferred_limit or most)
 
     def _is_tight(self, pool_bytes) -> bool:
-        """Whether what else the run takes can decide: planning that takes a tenth of a second."""
+        """Whether what the run takes beside the pool can decide; to plan that takes 0.1 s."""
         if self.budget is not None:
             return True
         free = room.spendable(None)
