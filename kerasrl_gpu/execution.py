@@ -99,7 +99,7 @@ def set_batch_size(agent, rows: int) -> None:
 
 
 def drop_micro_batch(agent) -> None:
-    """Compute batches at once that have no more rows than are computed at a time."""
+    """Compute batches at once where they have no more rows than are computed at a time."""
     if agent.execution.rows(agent.batch_size) < agent.batch_size:
         return
     agent.execution = agent.execution._replace(micro_batch=None)
@@ -120,7 +120,11 @@ def set_updates_per_call(agent, updates: int | None) -> None:
 
 
 def take(agent, execution: Execution) -> None:
-    """Execute updates so from the next one on."""
+    """Execute updates like this from the next one on.
+
+    Raises:
+        ArgumentError: see `checked` and `check_split`.
+    """
     execution = checked(*execution, agent.batch_size, agent.updates)
     agent.flush()
     if agent.prepared:
@@ -130,7 +134,10 @@ def take(agent, execution: Execution) -> None:
 
 
 def check_split(agent, execution: Execution, batch_size: int) -> None:
-    """See that the agent's networks can learn from parts of a batch; see `splitting.check`."""
+    """Raise ArgumentError where a network cannot learn from parts of a batch, as `execution` would.
+
+    Warns where it learns the same only in distribution. See `splitting.check`.
+    """
     if execution.rows(batch_size) == batch_size:
         return
     if agent.trainer.learner.draws_at_random():
