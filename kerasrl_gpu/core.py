@@ -133,7 +133,7 @@ class Agent(keras_rl.Agent):
         elif self.batch_size == sizing.AUTO:
             raise ArgumentError(
                 f"batch_size='auto' is planned for a DeviceMemory; {type(self.memory).__name__} "
-                "needs a number."
+                "needs a number: pass batch_size=32, say."
             )
 
     @property
@@ -338,6 +338,11 @@ class Agent(keras_rl.Agent):
     # What a run takes ---------------------------------------------------------------------------
 
     plan, report, tune = planning.plan, planning.report, tune
+
+    @property
+    def processes_states(self) -> bool:
+        """Whether a processor changes states between the memory and the networks."""
+        return self.processor is not None and host.overrides(self.processor, "process_state_batch")
 
     def passes(self) -> list:
         """The passes of an update: for each optimizer's step a list of `planning.passes.Pass`."""

@@ -6,7 +6,7 @@ import warnings
 from typing import NamedTuple
 
 from kerasrl_gpu.errors import ArgumentError, check_count
-from kerasrl_gpu.memory import AUTO
+from kerasrl_gpu.planning.budgets import AUTO
 
 
 class Execution(NamedTuple):
@@ -108,7 +108,11 @@ def set_updates_per_call(agent, updates: int | None) -> None:
 
 
 def take(agent, execution: Execution) -> None:
-    """Execute updates so from the next one on."""
+    """Execute updates like this from the next one on.
+
+    Raises:
+        ArgumentError: see `checked` and `check_split`.
+    """
     execution = checked(*execution, agent.batch_size, agent.updates)
     if agent.prepared:
         check_split(agent, execution, agent.batch_size)
@@ -126,7 +130,10 @@ def settle(agent, execution: Execution, batch_size: int) -> None:
 
 
 def check_split(agent, execution: Execution, batch_size: int) -> None:
-    """See that the agent's networks can learn from parts of a batch; see `splitting.check`."""
+    """Raise ArgumentError where a network cannot learn from parts of a batch, as `execution` would.
+
+    Warns where it learns the same only in distribution. See `splitting.check`.
+    """
     if execution.rows(batch_size) == batch_size:
         return
     if agent.trainer.learner.draws_at_random():

@@ -50,7 +50,7 @@ def traced_processor(agent, state):
         return None, None if not own else _because(f"{type(agent).__name__} overrides {own}")
     if "process_state_batch" in own:
         return None, _because(f"{type(agent).__name__} overrides process_state_batch")
-    process = _identity
+    process = identity
     if agent.processor is not None:
         process, why = _trace(agent, state)
         if process is None:
@@ -62,12 +62,13 @@ def _trace(agent, state):
     if agent.memory.spec.is_array:
         return tracing.trace_state_batch(agent.processor, np.stack([np.stack(state)] * 2))
     if not overrides(agent.processor, "process_state_batch"):
-        return _identity, None
+        return identity, None
     kind = type(agent.processor).__name__
     return None, f"{kind}.process_state_batch takes structured observations"
 
 
-def _identity(seen):
+def identity(seen):
+    """States as they are: no processor changes them."""
     return seen
 
 

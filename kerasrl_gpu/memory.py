@@ -12,12 +12,11 @@ from kerasrl_gpu.errors import ArgumentError, EmptyPool, check_count
 from kerasrl_gpu.keras_rl import Experience, Memory
 from kerasrl_gpu.observations import ObservationSpec, as_reward
 from kerasrl_gpu.planning import budgets, room
+from kerasrl_gpu.planning.budgets import AUTO
 from kerasrl_gpu.pool import reader, ring, transitions
 from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Field, Layout
 from kerasrl_gpu.units import human_bytes
 from kerasrl_gpu.wire import StepWire
-
-AUTO = "auto"
 
 
 class DeviceMemory(Memory):
@@ -102,6 +101,9 @@ class DeviceMemory(Memory):
 
         Returns:
             {"limit", "row_bytes", "nbytes", "fields": {name: bytes in all rows}}.
+
+        Raises:
+            PoolTooLarge: the limit is "auto", and the budget has no room for a pool.
         """
         spec = ObservationSpec(observation, self.keep_dtype)
         action = action or self.action
@@ -169,7 +171,7 @@ class DeviceMemory(Memory):
         return min(most, self.preferred_limit or most)
 
     def _is_tight(self, pool_bytes) -> bool:
-        """Whether what else the run takes can decide: planning that takes a tenth of a second."""
+        """Whether what the run takes beside the pool can decide; to plan that takes 0.1 s."""
         if self.budget is not None:
             return True
         free = room.spendable(None)

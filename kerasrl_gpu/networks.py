@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-from kerasrl_gpu.errors import ArgumentError
+from kerasrl_gpu.errors import ArgumentError, check_count
 
 
 def q_network(observation_shape, nb_actions: int, *, window_length: int = 1, hidden=(64, 64)):
@@ -17,6 +17,9 @@ def q_network(observation_shape, nb_actions: int, *, window_length: int = 1, hid
 
     Returns:
         keras.Model: [B, window, *shape] -> f32[B, A].
+
+    Raises:
+        ArgumentError: a hidden layer of no units.
     """
     seen = keras.Input((window_length, *observation_shape))
     return keras.Model(seen, keras.layers.Dense(nb_actions)(_dense(_flat(seen), hidden)))
@@ -62,7 +65,7 @@ def actor_critic(observation_shape, low, high, *, window_length: int = 1, hidden
         critic's action input).
 
     Raises:
-        ArgumentError: bounds that are not finite.
+        ArgumentError: bounds that are not finite, or a hidden layer of no units.
     """
     low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -84,5 +87,5 @@ def _flat(seen):
 
 def _dense(x, hidden):
     for units in hidden:
-        x = keras.layers.Dense(units, activation="relu")(x)
+        x = keras.layers.Dense(check_count("hidden", units, 1), activation="relu")(x)
     return x

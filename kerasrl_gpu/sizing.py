@@ -6,8 +6,8 @@ import sys
 
 from kerasrl_gpu import execution
 from kerasrl_gpu.errors import ArgumentError, KerasRLError, PoolTooLarge, check_count
-from kerasrl_gpu.memory import AUTO
 from kerasrl_gpu.planning import room
+from kerasrl_gpu.planning.budgets import AUTO
 from kerasrl_gpu.planning.plan import NETWORKS, OPTIMIZER
 from kerasrl_gpu.units import human_bytes
 
@@ -107,8 +107,8 @@ def _largest(agent, budget) -> tuple:
         raise PoolTooLarge(
             f"budget={budget!r} lets this run take {human_bytes(may)}; networks and slots take "
             f"{human_bytes(least.held)}, {rows:_} rows of the pool {human_bytes(rows_bytes)}, and "
-            f"an update of {smallest} transitions {human_bytes(least.needs - least.held)}. Raise "
-            "the budget, or lower limit."
+            f"an update of {smallest} transitions {human_bytes(least.needs - least.held)}. Pass "
+            f"budget={least.needs + rows_bytes:_} or more, a smaller limit, or a smaller network."
         )
     for size in _SIZES:
         if not is_open and size > max(smallest, rows // _ROWS_A_BATCH):

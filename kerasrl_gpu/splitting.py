@@ -10,7 +10,7 @@ from kerasrl_gpu import engine
 from kerasrl_gpu.errors import ArgumentError
 from kerasrl_gpu.state import Network, Weights
 
-_ROWS = 3  # the one in the middle is the same in both batches
+ROWS = 3  # the one in the middle is the same in both batches
 _SEED = "seed_generator_state"  # as Keras names the variable of a layer that draws
 
 
@@ -22,7 +22,7 @@ def check(networks: dict, rows, process, nb_actions: int) -> bool:
 
     Args:
         networks: name -> `state.Network`.
-        rows: random number generator -> a batch of 3 observations, an array or a dict of them.
+        rows: random number generator -> ROWS observations, an array or a dict of them.
         process: rows -> what the networks see.
         nb_actions: numbers of an action, for those that take one.
 
@@ -48,12 +48,11 @@ def _check(name: str, net: Network, rows, process, nb_actions: int) -> bool:
     batch, other = process(batch), process(other)
     action = None
     if net.takes_action:
-        action = np.ones((_ROWS, nb_actions), np.float32)
+        action = np.ones((ROWS, nb_actions), np.float32)
     for training in (True, False):
         outputs, aux = _said(net, weights, batch, training, action)
         others, aux_of_other = _said(net, weights, other, training, action)
-        apart = _alike(outputs[1], others[1]) and _alike(aux, aux_of_other)
-        if not apart:
+        if not (_alike(outputs[1], others[1]) and _alike(aux, aux_of_other)):
             raise ArgumentError(_refusal(name, net.model))
     _, after = net(weights, batch, training=True, action=action)
     changed = [

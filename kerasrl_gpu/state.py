@@ -48,7 +48,7 @@ class Network:
 
     @property
     def takes_action(self) -> bool:
-        """Whether it is a critic."""
+        """Whether it takes an action beside what was seen, as a critic does."""
         return self._inputs.takes_action
 
     def __call__(self, weights: Weights, seen, training: bool, action=None):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kerasrl_gpu.errors import ArgumentError
 from kerasrl_gpu.keras_rl import Memory, SequentialMemory
-from kerasrl_gpu.memory import AUTO, DeviceMemory
+from kerasrl_gpu.memory import DeviceMemory
+from kerasrl_gpu.planning.budgets import AUTO
 from kerasrl_gpu.pool import ring
 from kerasrl_gpu.pool.layout import Field
 

@@ -4,10 +4,12 @@ import re
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 from kerasrl_gpu import networks
 from kerasrl_gpu.cli import main
@@ -100,6 +102,10 @@ def test_tuning_prints_the_curve_the_arguments_and_a_picture(tmp_path, capsys):
     [
         (["plan", "nothing-v0"], "is no file, and no environment either"),
         (["plan", "nothing.py"], "there is no file nothing.py"),
+        (["plan", "own.py", "--limit", "9", "--batch-size", "4"], "^.*--batch-size, --limit: an"),
+        (["plan", "CartPole-v1", "--batch-size", "0"], "batch_size=0; pass a whole number"),
+        (["plan", "CartPole-v1", "--limit", "0"], "limit=0 is too small"),
+        (["plan", "CartPole-v1", "--hidden", "0"], "hidden=0; pass a whole number of at least 1"),
         (["plan", "CartPole-v1", "more"], r"\['more'\] are for a script"),
         (["plan", "CartPole-v1", "--batch-size", "many"], "pass a whole number, or auto"),
         (["plan", "CartPole-v1", "--budget", "120%"], "at most at 100 %"),
@@ -129,6 +135,13 @@ def test_the_usual_agents_learn_from_their_environments():
         assert agent.trainer.nb_updates == 4
 
 
+def test_frames_have_no_dense_layers_to_size(monkeypatch):
+    spaces = {"observation_space": Box(0, 255, (84, 84), np.uint8), "action_space": Discrete(2)}
+    monkeypatch.setattr(targets, "_make", lambda name: SimpleNamespace(**spaces))
+    with pytest.raises(ArgumentError, match=r"of shape \(84, 84\) go into the Nature CNN; leave"):
+        targets.find("frames", [], targets.Sizes(hidden=(4,)))
+
+
 def test_the_commands_are_there_without_a_backend():
     code = "import sys; from kerasrl_gpu.cli import main\n"
     code += "try: main(['tune', '--help'])\nexcept SystemExit: pass\n"
@@ -150,7 +163,9 @@ def test_the_nature_network_has_the_papers_weights():
 
 def test_an_actor_stays_between_its_bounds():
     actor, critic, action = networks.actor_critic((3,), [-2, 0], [2, 8], hidden=(64,))
-    seen = np.random.default_rng(0).normal(scale=1e4, size=(50, 1, 3)).astype(np.float32)
+    random = np.random.default_rng(0)
+    actor.set_weights([random.normal(size=weight.shape) for weight in actor.get_weights()])
+    seen = random.normal(scale=1e4, size=(50, 1, 3)).astype(np.float32)
     done = np.asarray(actor(seen))
     assert done.min(axis=0) == pytest.approx([-2, 0], abs=1e-3)
     assert done.max(axis=0) == pytest.approx([2, 8], abs=1e-3)

@@ -80,6 +80,15 @@ assert not loaded, loaded
     run(LOOK + code, backend, tmp_path)
 
 
+def test_what_lies_below_keras_rls_objects_loads_none_of_them(backend, tmp_path):
+    code = """
+import sys
+import kerasrl_gpu.learner, kerasrl_gpu.planning, kerasrl_gpu.tuning.agents
+assert "rl" not in sys.modules
+"""
+    run(code, backend, tmp_path)
+
+
 def test_under_jax_tensorflow_is_never_loaded(backend, tmp_path):
     if backend != "jax":
         pytest.skip("TensorFlow is the backend of this process")

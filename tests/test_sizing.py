@@ -286,11 +286,13 @@ def test_a_larger_batch_gets_a_quarter_where_the_pool_takes_the_rest(missing, ba
     assert agent.plan(budget=budget).fits
 
 
-@pytest.mark.parametrize("limit", [512, 8 * 64, 8 * 128 - 1, 8 * 128])
-def test_a_small_pool_gets_a_small_batch(limit):
+@pytest.mark.parametrize(
+    ("limit", "batch_size"), [(8 * 64 - 1, 32), (8 * 64, 64), (8 * 128 - 1, 64), (8 * 128, 128)]
+)
+def test_a_small_pool_gets_a_small_batch(limit, batch_size):
     agent = counting.new_agent(memory=DeviceMemory(limit, budget="1GiB"), batch_size="auto")
     agent.prepare(SEEN)
-    assert agent.batch_size == (128 if limit == 8 * 128 else 64)
+    assert agent.batch_size == batch_size
 
 
 def test_a_pool_below_the_smallest_batch_is_refused(unallocated):
@@ -301,9 +303,11 @@ def test_a_pool_below_the_smallest_batch_is_refused(unallocated):
 
 def test_no_batch_is_chosen_where_not_even_the_smallest_fits(unallocated):
     agent = counting.new_agent(memory=DeviceMemory(1_000, budget=1_000_000), batch_size="auto")
-    with pytest.raises(PoolTooLarge, match="an update of 32 transitions"):
+    with pytest.raises(PoolTooLarge, match="an update of 32 transitions") as caught:
         agent.prepare(SEEN)
     assert agent.batch_size == "auto"
+    needs = beside_bytes(batch_size=32) + 1_000 * ROW
+    assert f"Pass budget={needs:_} or more" in str(caught.value)
 
 
 @pytest.mark.parametrize("callbacks", [[], [BatchTuner()]])
@@ -321,6 +325,17 @@ def test_a_free_tuner_begins_with_32_and_chooses(pretended, capsys):  # noqa: F8
     assert "batch_size=32: to begin with" in capsys.readouterr().err
     assert {batch for batch, _, _ in pretended} == {32, 64}  # an eighth of 625 rows
     assert agent.batch_size == tuner.choice.point.batch == 64
+
+
+def test_a_batch_that_is_still_open_is_neither_planned_nor_reported():
+    # FLOPs of an update are those of a transition times the batch: times "auto" they were a text
+    agent = counting.new_agent(memory=auto("1GiB"), batch_size="auto")
+    for ask in (agent.plan, agent.report):
+        with pytest.raises(ArgumentError, match="is chosen at the first observation"):
+            ask()
+    assert agent.plan(SEEN, batch_size=32).batch_size == 32
+    agent.prepare(SEEN)
+    assert agent.report().batch_size == agent.batch_size == 256
 
 
 @pytest.mark.parametrize("batch_size", ["automatic", 0, 1.5, None, True])

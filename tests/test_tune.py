@@ -186,9 +186,7 @@ def test_exact_tuning_splits_and_fuses_and_keeps_the_batch(pretended):  # noqa: 
     assert {size for _, size, _ in pretended} == {1, 2, 4, 8}
     assert {fused for _, _, fused in pretended} == {1, 2, 4}
     assert {batch for batch, _, _ in pretended} == {8}
-    assert (
-        choice.point.fused == 4
-    )  # each call lasts as long, so four updates are four times as fast
+    assert choice.point.fused == 4  # a call lasts as long with 4 updates as with 1
     assert (agent.batch_size, agent.updates, agent.train_interval) == (8, 4, 2)
     assert agent.execution.rows(8) == choice.point.micro_batch
     assert agent.execution.per_call(4) == choice.point.fused

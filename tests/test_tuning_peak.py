@@ -1,7 +1,5 @@
 """The line through probes of peak memory, and how far it may be off."""
 
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,9 +17,6 @@ def test_a_line_is_found_exactly():
     assert (fit.fixed_bytes, fit.row_bytes) == pytest.approx((1000, 50))
     assert fit.predict(64) == pytest.approx(4200, abs=1)
     assert fit.upper(64) == pytest.approx(4620, abs=2)
-    # (1000 + 50 m) * 1.1 <= 10,000 where m <= 161.8
-    assert fit.largest(10_000) == 161
-    assert fit.largest(1_100) == 0
 
 
 def test_the_worst_residual_counts_and_grows_beyond_the_probes():
@@ -30,18 +25,12 @@ def test_the_worst_residual_counts_and_grows_beyond_the_probes():
     fit = peak.fit({1: 0, 2: 3, 3: 0}, margin=0)
     assert fit.predict(2) == 1
     assert [fit.upper(rows) for rows in (1, 2, 3, 6, 9)] == [3, 3, 3, 5, 7]
-    assert fit.largest(5) == 6
 
 
 def test_a_falling_line_is_taken_for_a_level_one():
     fit = peak.fit({1: 300, 2: 100}, margin=0)
     assert (fit.row_bytes, fit.predict(1), fit.predict(1000)) == (0, 200, 200)
     assert fit.upper(2) == 300
-
-
-def test_rows_that_cost_nothing_have_no_end():
-    assert peak.fit({1: 100, 2: 100}, margin=0).largest(100) == sys.maxsize
-    assert peak.fit({1: 100, 2: 100}, margin=0).largest(99) == 0
 
 
 @given(rows=sizes, data=st.data(), margin=st.floats(0, 1))
@@ -53,14 +42,6 @@ def test_no_probe_lies_above_the_upper_bound(rows, data, margin):
         assert fit.upper(size) >= seen * (1 - 1e-9)
     bounds = [fit.upper(size) for size in range(1, 2 * max(rows), 97)]
     assert bounds == sorted(bounds)
-
-
-@given(rows=sizes, data=st.data(), budget=nbytes)
-def test_the_largest_is_the_last_that_fits(rows, data, budget):
-    fit = peak.fit({size: data.draw(nbytes) for size in rows})
-    largest = fit.largest(budget)
-    assert largest == 0 or fit.upper(largest) <= budget
-    assert largest == sys.maxsize or fit.upper(largest + 1) > budget
 
 
 @given(

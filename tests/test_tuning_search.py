@@ -248,7 +248,7 @@ def test_runs_are_closed_at_the_end():
         (exact_points(64, 2), {"budget_bytes": -1}, "budget_bytes=-1; pass a number of bytes"),
         (exact_points(64, 2), {"held_bytes": None}, "held_bytes=None; pass a number of bytes"),
         (exact_points(64, 2), {"held_bytes": 2**40}, "less than held_bytes=1_099_511_627_776"),
-        (exact_points(64, 2), {"seconds": -1}, "seconds=-0.2; pass a number of seconds"),
+        (exact_points(64, 2), {"seconds": -1}, "seconds=-1; pass a number of seconds"),
     ],
 )
 def test_what_cannot_be_searched_is_said(points, options, sentence):

@@ -6,11 +6,19 @@ from kerasrl_gpu import sizing
 from kerasrl_gpu.commands.targets import Target
 
 
-def plan(target: Target, *, budget, micro_batch, report) -> bool:
-    """Print a target's memory plan, and its layers where `report`.
+def plan(target: Target, *, budget, micro_batch: int | None, report: bool) -> bool:
+    """Print a target's memory plan.
+
+    Args:
+        budget, micro_batch: see `agent.plan`; a budget of None takes the memory's.
+        report: print its layers, too.
 
     Returns:
         whether it fits into the budget.
+
+    Raises:
+        PoolTooLarge: the memory's budget has no room for what is "auto".
+        ArgumentError, ShapeError: see `agent.plan`.
     """
     agent = target.agent
     observation = first_observation(target)

@@ -17,7 +17,8 @@ from kerasrl_gpu.agents.ddpg import DDPGAgent
 from kerasrl_gpu.agents.dqn import DQNAgent
 from kerasrl_gpu.core import Agent
 from kerasrl_gpu.errors import ArgumentError
-from kerasrl_gpu.memory import AUTO, DeviceMemory
+from kerasrl_gpu.memory import DeviceMemory
+from kerasrl_gpu.planning.budgets import AUTO
 
 
 class Target(NamedTuple):
@@ -28,7 +29,7 @@ class Target(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What a usual agent is made with; None takes what is usual.
+    """What an environment's usual agent is made with; None takes what is usual.
 
     Attributes:
         batch_size, updates, limit: as in the agent and its memory; "auto" where they take it.
@@ -49,16 +50,33 @@ def find(name: str, arguments: list, sizes: Sizes) -> Target:
     Args:
         name: a Python file, or the id of a Gymnasium environment.
         arguments: the script's own.
+        sizes: of an environment's agent.
 
     Raises:
-        ArgumentError: neither, a script that trains no agent, or an environment that none of our
-            agents is for.
+        ArgumentError: neither, a script that trains no agent, an environment that none of our
+            agents is for, or arguments and sizes that are for the other of the two.
     """
     if name.endswith(".py") or Path(name).is_file():
+        _check_leaves_sizes(name, sizes)
         return from_script(name, arguments)
     if arguments:
-        raise ArgumentError(f"{arguments} are for a script, and {name} is an environment.")
+        raise ArgumentError(
+            f"{arguments} are for a script, and {name} is an environment; leave them out."
+        )
     return for_environment(name, sizes)
+
+
+def _check_leaves_sizes(script: str, sizes: Sizes) -> None:
+    usual = Sizes(budget=sizes.budget)._asdict()
+    given = [
+        f"--{size.replace('_', '-')}" for size, value in sizes._asdict().items()
+        if value != usual[size]
+    ]  # fmt: skip
+    if given:
+        raise ArgumentError(
+            f"{', '.join(given)}: an environment's usual agent takes such, and {script} makes its "
+            "own; write them there."
+        )
 
 
 class _Caught(BaseException):
@@ -82,7 +100,8 @@ def from_script(path: str, arguments: list) -> Target:
         except _Caught as caught:
             return caught.target
     raise ArgumentError(
-        f"{path} ended without agent.fit of an agent of kerasrl_gpu, so there is nothing to plan."
+        f"{path} ended without agent.fit of an agent of kerasrl_gpu; pass a script that trains "
+        "one, or the id of an environment, such as CartPole-v1."
     )
 
 
@@ -110,7 +129,12 @@ def _arguments_of(path, arguments):
 
 
 def for_environment(name: str, sizes: Sizes) -> Target:
-    """A DQN or a DDPG with the usual networks for an environment."""
+    """A DQN or a DDPG with the usual networks for an environment.
+
+    Raises:
+        ArgumentError: no environment has that id, none of our agents is for it, or a size that
+            cannot be honoured.
+    """
     env = _make(name)
     space, shape = env.action_space, getattr(env.observation_space, "shape", None)
     if shape is None:
@@ -134,25 +158,36 @@ def _make(name):
         env = gymnasium.make(name, **({"frameskip": 1} if atari else {}))
         return gymnasium.wrappers.AtariPreprocessing(env) if atari else env
     except (gymnasium.error.Error, ImportError) as error:
-        raise ArgumentError(f"{name!r} is no file, and no environment either: {error}") from None
+        raise ArgumentError(
+            f"{name!r} is no file, and no environment either: {error}. Pass a script, or an id "
+            "like CartPole-v1."
+        ) from None
 
 
-def _memory(sizes, window_length, limit):
-    limit = sizes.limit or limit
-    return DeviceMemory(limit, window_length, budget=sizes.budget)
+def _memory(sizes, window_length):
+    return DeviceMemory(_given(sizes.limit, 100_000), window_length, budget=sizes.budget)
+
+
+def _given(size, usual):
+    return usual if size is None else size
 
 
 def _dqn(shape, nb_actions, sizes) -> Agent:
     frames = len(shape) == 2
+    if frames and sizes.hidden is not None:
+        raise ArgumentError(
+            f"--hidden is for dense networks, and frames of shape {shape} go into the Nature CNN; "
+            "leave it out."
+        )
     if frames:
         model = networks.nature_cnn(shape, nb_actions)
     else:
-        model = networks.q_network(shape, nb_actions, hidden=sizes.hidden or (64, 64))
+        model = networks.q_network(shape, nb_actions, hidden=_given(sizes.hidden, (64, 64)))
     agent = DQNAgent(
         model=model,
         nb_actions=nb_actions,
-        memory=_memory(sizes, 4 if frames else 1, 100_000),
-        batch_size=sizes.batch_size or 32,
+        memory=_memory(sizes, 4 if frames else 1),
+        batch_size=_given(sizes.batch_size, 32),
         updates=sizes.updates,
         train_interval=sizes.updates,
     )
@@ -162,15 +197,15 @@ def _dqn(shape, nb_actions, sizes) -> Agent:
 
 def _ddpg(shape, space, sizes) -> Agent:
     actor, critic, action = networks.actor_critic(
-        shape, space.low, space.high, hidden=sizes.hidden or (256, 256)
+        shape, space.low, space.high, hidden=_given(sizes.hidden, (256, 256))
     )
     agent = DDPGAgent(
         nb_actions=space.shape[0],
         actor=actor,
         critic=critic,
         critic_action_input=action,
-        memory=_memory(sizes, 1, 100_000),
-        batch_size=sizes.batch_size or 256,
+        memory=_memory(sizes, 1),
+        batch_size=_given(sizes.batch_size, 256),
         updates=sizes.updates,
         train_interval=sizes.updates,
     )
@@ -179,7 +214,11 @@ def _ddpg(shape, space, sizes) -> Agent:
 
 
 def count_or_auto(name: str, text: str | None):
-    """A number, "auto" or None, as a command line writes it."""
+    """A number, "auto" or None, as a command line writes it.
+
+    Raises:
+        ArgumentError: another text; `name` is the option that it was given to.
+    """
     if text is None or text == AUTO:
         return text
     try:

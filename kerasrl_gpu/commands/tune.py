@@ -17,6 +17,10 @@ def tune(target: Target, *, steps, free, budget, seconds, cache, draw) -> None:
         steps: environment steps that fill the pool with something to learn from.
         free, budget, seconds, cache: see `agent.tune`.
         draw: a file to draw the curve into; None draws nothing.
+
+    Raises:
+        ArgumentError, EmptyPool: see `agent.tune`.
+        ImportError: `draw`, and matplotlib is not installed.
     """
     agent, env = target
     agent.batch_is_free = free

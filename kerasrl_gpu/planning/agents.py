@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from kerasrl_gpu import host
 from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.observations import ObservationSpec
 from kerasrl_gpu.planning import budgets, engines, graph, passes, room
 from kerasrl_gpu.planning import plan as plans
+from kerasrl_gpu.planning.budgets import AUTO
 from kerasrl_gpu.planning.plan import Plan
 from kerasrl_gpu.planning.report import Report, layer_rows
 
@@ -30,7 +30,9 @@ def plan(
 
     Raises:
         NotCompiled: `compile` was not called.
-        ArgumentError: no observation was seen, or given; or a budget that is none.
+        ArgumentError: no observation was seen, or given; a batch that is still "auto"; a number or
+            a budget that is none.
+        PoolTooLarge: the memory's limit is "auto", and its budget has no room for a pool.
         ShapeError: a model's shapes are not known.
     """
     graphs = _graphs(agent)
@@ -46,8 +48,7 @@ def plan(
         estimate = agent.memory.estimate(spec.example, limit=limit)
         lines += plans.pool_lines(estimate["fields"])
         batch = _batch_bytes(agent, spec, estimate["row_bytes"], compiled)
-    processed = agent.processor is not None
-    if not agent.on_pool or (processed and host.overrides(agent.processor, "process_state_batch")):
+    if not agent.on_pool or agent.processes_states:  # a copy beside what the pool gave
         batch += _input_bytes(graphs)
     held = passes.rows(agent.passes(), graphs, compiled)
     lines += plans.update_lines(_gradients(agent), held, batch, sizes, compiled)
@@ -64,12 +65,13 @@ def report(agent, batch_size=None) -> Report:
 
     Raises:
         NotCompiled: `compile` was not called.
+        ArgumentError: the batch is still "auto".
         ShapeError: a model's shapes are not known.
     """
     graphs = _graphs(agent)
     acting = agent.acting()["network"]
-    batch_size, _ = _sizes(agent, batch_size, None)
-    return Report(layer_rows(graphs, agent.passes(), acting), batch_size)
+    size, _ = _sizes(agent, batch_size, None)
+    return Report(layer_rows(graphs, agent.passes(), acting), size)
 
 
 def _graphs(agent) -> dict:
@@ -77,14 +79,18 @@ def _graphs(agent) -> dict:
     return {name: graph.trace(model) for name, model in agent.networks().items()}
 
 
+def _batch_size(agent) -> int:
+    if agent.batch_size == AUTO:
+        raise ArgumentError(
+            "batch_size='auto' is chosen at the first observation, and none was seen yet; pass "
+            "plan(batch_size=32), or fix it with agent.set_batch_size(32)."
+        )
+    return agent.batch_size
+
+
 def _sizes(agent, batch_size, micro_batch) -> tuple:
     """(batch_size, micro_batch) as whole numbers; the second is at most the first."""
-    given = agent.batch_size if batch_size is None else batch_size
-    if given == "auto":
-        raise ArgumentError(
-            "batch_size='auto' is decided at the first observation of fit; pass "
-            "plan(batch_size=256), say."
-        )
+    given = _batch_size(agent) if batch_size is None else batch_size
     batch_size = check_count("batch_size", given, 1)
     if micro_batch is None:
         return batch_size, agent.execution.rows(batch_size)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from kerasrl_gpu.errors import ArgumentError
 
+AUTO = "auto"  # a size that the budget decides
+
 _UNITS = {
     **{"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
     **{"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40},

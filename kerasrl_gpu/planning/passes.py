@@ -126,7 +126,10 @@ def _steps(graphs: dict, one: Pass, engine: Engine) -> list:
     graph = graphs[one.network]
     storage, steps, kept = _storage(graph, engine), [], set(graph.inputs)
     reached = reached_places(graph, one)
-    size = lambda places: sum(_nbytes(graph.tensors[place], engine) for place in places)  # noqa: E731
+
+    def size(places):
+        return sum(_nbytes(graph.tensors[place], engine) for place in places)
+
     for node in graph.nodes:
         given, made = (_written(storage, places) for places in (node.inputs, node.outputs))
         if not made or layers.is_view(node):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -137,7 +138,7 @@ def _row(name: str, graph: Graph, node, passes: list, owned: set, acts: bool) ->
         name=node.name,
         kind=layers.kind(node),
         shape=made[0].shape,
-        parameters=sum(_size(variable.shape) for variable in fresh),
+        parameters=sum(math.prod(variable.shape) for variable in fresh),
         output_bytes=sum(tensor.nbytes for tensor in made),
         acting_flops=None if own is None else sum(own) * acts,
         update_flops=learned,
@@ -150,16 +151,9 @@ def _cost(graph: Graph, node, own: flops.Flops, one: Pass) -> int:
         return sum(own)
     reached = reached_places(graph, one)
     behind = one.learns and layers.has_kernel(node)
-    before = bool(reached & set(node.inputs)) or (not one.learns)
+    before = bool(reached & set(node.inputs)) or not one.learns  # then the input is what learns
     back = own.kernel * (behind + before)
     return sum(own) + back + own.rest * bool(reached & set(node.outputs))
-
-
-def _size(shape) -> int:
-    size = 1
-    for axis in shape:
-        size *= axis
-    return size
 
 
 def _number(count: int | None, times: int = 1) -> str:

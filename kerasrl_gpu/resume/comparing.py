@@ -10,8 +10,10 @@ from kerasrl_gpu.run import Options
 
 # A pool of another size takes what fits, and a run goes on executed as it was; what belongs to the
 # networks' shapes cannot change.
-_MAY_DIFFER = ("memory.limit", "memory.budget", "memory.seed")
-_MAY_DIFFER += ("micro_batch", "updates_per_call")
+_MAY_DIFFER = (
+    *("memory.limit", "memory.budget", "memory.seed"),
+    *("micro_batch", "updates_per_call"),
+)
 _FIXED = ("nb_actions", "memory", "enable_dueling_network", "critic_action_input_idx")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kerasrl_gpu import checkpoint
 from kerasrl_gpu.errors import ArgumentError, CheckpointError
-from kerasrl_gpu.memory import AUTO
+from kerasrl_gpu.planning.budgets import AUTO
 from kerasrl_gpu.resume import architecture, comparing, memory, parts
 from kerasrl_gpu.resume.report import Report
 from kerasrl_gpu.runs import Left

@@ -1,8 +1,8 @@
 """How an update is executed for the most samples/s within a byte budget; what it learns stays.
 
 `points` lists what can be chosen, `search` probes, measures and picks, `cache` remembers, `curve`
-shows. All of it is pure: what it probes and times are callables that the caller hands in, and no
-backend is loaded.
+shows: what they probe and time are callables that the caller hands in, and no backend is loaded.
+`agents` and `trials` hand in an agent's device calls, and are imported by their own names.
 """
 
 from kerasrl_gpu.tuning.cache import Cache

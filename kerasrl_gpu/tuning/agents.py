@@ -43,7 +43,8 @@ def tune(agent, *, free=False, budget=None, seconds=12.0, cache=True, apply=True
         Choice: the point, the reason in words, every reading.
 
     Raises:
-        ArgumentError: nothing to try yet, or a budget below what the smallest point takes.
+        ArgumentError: nothing to try yet, a memory or a processor that works on the host, or a
+            budget below what the smallest point takes.
         EmptyPool: no stored row can start a transition.
     """
     check_number("seconds", seconds, lambda number: number > 0, "seconds above 0")

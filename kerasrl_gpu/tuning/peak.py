@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,20 +41,6 @@ class Fit:
         """
         worst = self.worst_bytes * max(1.0, rows / self.largest_rows)
         return math.ceil((self.predict(rows) + worst) * (1 + self.margin))
-
-    def largest(self, budget_bytes: int) -> int:
-        """The most rows whose `upper` is within the budget; 0 where not even one is.
-
-        sys.maxsize where a row costs nothing that was seen.
-        """
-        if self.upper(1) > budget_bytes:
-            return 0
-        rising = self.row_bytes or self.worst_bytes / self.largest_rows
-        room = budget_bytes - self.fixed_bytes
-        beyond = room / rising + 2 if rising else math.inf
-        if beyond >= sys.maxsize:
-            return sys.maxsize
-        return bisect.bisect_right(range(1, int(beyond)), budget_bytes, key=self.upper)
 
 
 def fit(peaks: Mapping[int, float], margin: float = MARGIN) -> Fit:

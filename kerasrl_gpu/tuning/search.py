@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 
-from kerasrl_gpu.errors import ArgumentError
+from kerasrl_gpu.errors import ArgumentError, check_number
 from kerasrl_gpu.tuning import peak
 from kerasrl_gpu.tuning.choose import PLATEAU, Choice, Reading, choose, name
 from kerasrl_gpu.tuning.measuring import Speed, measure
@@ -63,6 +63,7 @@ def search(
         ArgumentError: no points, a budget below the smallest one, or a number that cannot be
             honoured.
     """
+    check_number("seconds", seconds, lambda value: value >= 0, "a number of seconds, 0 or more")
     sizes = _by_size(points)
     memory = _Memory(probe_peak, budget_bytes, held_bytes, margin)
     with ExitStack() as opened:
@@ -78,7 +79,9 @@ def _by_size(points) -> list[list[Point]]:
     for point in sorted(set(points), key=lambda each: (each.micro_batch, each)):
         sizes.setdefault((point.micro_batch, point.batch), []).append(point)
     if not sizes:
-        raise ArgumentError("there are no points to search; pass some, exact_points(batch, 1).")
+        raise ArgumentError(
+            "there are no points to search; pass some, such as exact_points(batch=32, updates=1)."
+        )
     return list(sizes.values())
 
 

@@ -29,7 +29,12 @@ class Batch:
 
     @classmethod
     def of(cls, rows, size: int, at_once: int | None = None, unroll: bool = False) -> Batch:
-        """The batch of rows that lie there already: {name: [B, ...] or a structure of such}."""
+        """A batch that was read already.
+
+        Args:
+            rows: name -> array[B, ...], or a structure of such.
+            size, at_once, unroll: see the class.
+        """
 
         def part(array, first, count):
             start = (first, *[0] * (len(array.shape) - 1))

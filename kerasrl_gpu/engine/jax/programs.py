@@ -87,8 +87,8 @@ def compile_step(update, act, row, updates=1, convolutional=False):
 
     Returns:
         program(state, pool, wire) -> (state, pool, f32[A + M]); metrics are means over the
-        updates. State and pool are consumed, the pool only where a row is written; the state may
-        come packed, and comes back so.
+        updates. State and pool are consumed; the state may come packed, and comes back so. Where
+        no row is written the pool stays, and None is returned in its place.
     """
 
     unroll = convolutional and jax.default_backend() == "cpu"
@@ -110,9 +110,11 @@ def compile_step(update, act, row, updates=1, convolutional=False):
             metrics = jnp.mean(every, axis=0)
         return state, pool, jnp.concatenate([act(state, message), metrics])
 
-    if row is None:  # what is not donated is not returned either: that would copy it
-        return _Step(lambda *args: (lambda s, _, out: (s, None, out))(*step(*args)), donate=(0,))
-    return _Step(step, donate=(0, 1))
+    def read_only(*args):
+        state, _, out = step(*args)
+        return state, None, out  # a pool that is not donated would be copied to be returned
+
+    return _Step(read_only, donate=(0,)) if row is None else _Step(step, donate=(0, 1))
 
 
 def compile_act(act, convolutional=False):

@@ -60,8 +60,7 @@ class _Step(_Program):
 
     def extra_bytes(self, state, pool, wire) -> int | None:
         """What a call takes beside state and pool, by running it; None on a CPU: nobody counts."""
-        name = device()
-        if "GPU" not in name:
+        if "GPU" not in device():
             return None
         before = tf.config.experimental.get_memory_info("GPU:0")["current"]
         tf.config.experimental.reset_memory_stats("GPU:0")
