@@ -49,7 +49,7 @@ class BatchTuner(Callback):
 
     def set_model(self, agent):
         super().set_model(agent)
-        agent.is_tuned, agent.batch_is_free = True, agent.batch_is_free or self.free
+        agent.expect_tuning(free=self.free)
 
     def on_train_begin(self, logs=None):
         self._updates_before = self._nb_updates()

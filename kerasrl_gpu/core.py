@@ -97,7 +97,7 @@ class Agent(keras_rl.Agent):
             "delta_clip", delta_clip, lambda d: d > 0, "a number above 0, or np.inf"
         )
         self.batch_size = sizing.checked_batch_size(batch_size)
-        self.is_tuned = self.batch_is_free = False  # `BatchTuner` says otherwise
+        self.is_tuned = self.batch_is_free = False  # see `expect_tuning`
         self.train_interval = check_count("train_interval", train_interval, 1)
         self.memory_interval = check_count("memory_interval", memory_interval, 1)
         self.updates = check_count("updates", updates, 1)
@@ -263,6 +263,7 @@ class Agent(keras_rl.Agent):
         batch = host.stack(batch, spec, self.processor)
         return batch if self.processor is None else self.processor.process_state_batch(batch)
 
+    expect_tuning = sizing.expect_tuning
     set_batch_size, set_micro_batch = execution.set_batch_size, execution.set_micro_batch
     set_updates_per_call = execution.set_updates_per_call
 

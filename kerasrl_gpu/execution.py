@@ -91,7 +91,7 @@ def set_batch_size(agent, rows: int) -> None:
     if rows == agent.batch_size:
         return
     if agent.prepared:
-        check_split(agent, agent.execution, rows)
+        check_possible(agent, agent.execution, rows)
     settle(agent, agent.execution, rows)
 
 
@@ -111,11 +111,11 @@ def take(agent, execution: Execution) -> None:
     """Execute updates like this from the next one on.
 
     Raises:
-        ArgumentError: see `checked` and `check_split`.
+        ArgumentError: see `checked` and `check_possible`.
     """
     execution = checked(*execution, agent.batch_size, agent.updates)
     if agent.prepared:
-        check_split(agent, execution, agent.batch_size)
+        check_possible(agent, execution, agent.batch_size)
     settle(agent, execution, agent.batch_size)
 
 
@@ -129,11 +129,17 @@ def settle(agent, execution: Execution, batch_size: int) -> None:
         agent.trainer.learner.execute(execution, batch_size)
 
 
-def check_split(agent, execution: Execution, batch_size: int) -> None:
-    """Raise ArgumentError where a network cannot learn from parts of a batch, as `execution` would.
+def check_possible(agent, execution: Execution, batch_size: int) -> None:
+    """Raise ArgumentError where an agent cannot learn as `execution` would.
 
     Warns where it learns the same only in distribution. See `splitting.check`.
     """
+    if execution.updates_per_call is not None and (agent.learns_on_host or not agent.on_pool):
+        raise ArgumentError(
+            f"updates_per_call={execution.updates_per_call}: batches come from the host here, and "
+            "each update is a call of its own. Leave it out, or use a DeviceMemory and a processor "
+            "that can be traced."
+        )
     if execution.rows(batch_size) == batch_size:
         return
     if agent.trainer.learner.draws_at_random():

@@ -62,7 +62,7 @@ def make_learner(agent, networks, seen, process, *, update, act, probe=None) -> 
             for variable in model.trainable_variables
         ),
     )
-    execution.check_split(agent, agent.execution, agent.batch_size)
+    execution.check_possible(agent, agent.execution, agent.batch_size)
     agent.prepared = True
 
 

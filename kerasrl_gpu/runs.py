@@ -85,6 +85,7 @@ class Runs:
         agent.in_loop, self.current, self._requests = False, None, {}
         if agent.training:
             self.leave(left)
+            agent.is_tuned = agent.batch_is_free = False
         else:
             agent.step = self._step_before
         agent.sync()

@@ -53,6 +53,15 @@ def beside(agent, observation=None, batch_size: int | None = None) -> room.Besid
     return room.Beside(needs, plan.persistent_bytes)
 
 
+def expect_tuning(agent, *, free: bool) -> None:
+    """Say that this run will be tuned: an "auto" pool leaves room for it, until the run ends.
+
+    Args:
+        free: whether the batch may change, so that "auto" needs no budget.
+    """
+    agent.is_tuned, agent.batch_is_free = True, free
+
+
 def settle_batch_size(agent) -> None:
     """Make `batch_size="auto"` a number, now that the shapes are known, and say which and why.
 

@@ -359,3 +359,14 @@ def test_rows_that_no_batch_has_are_refused(rows):
 def test_calls_that_the_updates_do_not_fill_are_refused():
     with pytest.raises(ArgumentError, match=r"does not divide updates=6; pass one of \[1, 2, 3, 6"):
         dqn(updates=6, updates_per_call=4)
+
+
+@pytest.mark.filterwarnings("ignore:.*takes calls of its own")
+def test_calls_that_are_made_one_by_one_cannot_be_shared():
+    agent = dqn(processor=Untraceable(), updates=2, updates_per_call=1)
+    with pytest.raises(ArgumentError, match="batches come from the host"):
+        agent.fit(Drift(), nb_steps=5, verbose=0)
+    agent = dqn(processor=Untraceable(), updates=2)
+    agent.fit(Drift(), nb_steps=5, verbose=0)
+    with pytest.raises(ArgumentError, match="batches come from the host"):
+        agent.set_updates_per_call(1)

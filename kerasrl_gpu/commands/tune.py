@@ -23,7 +23,7 @@ def tune(target: Target, *, steps, free, budget, seconds, cache, draw) -> None:
         ImportError: `draw`, and matplotlib is not installed.
     """
     agent, env = target
-    agent.batch_is_free = free
+    agent.expect_tuning(free=free)
     agent.fit(env, nb_steps=steps, verbose=0)
     choice = agent.tune(free=free, budget=budget, seconds=seconds, cache=cache)
     console = Console()

@@ -42,6 +42,7 @@ device = arrays.device
 device_memory = arrays.device_memory
 from_bytes = arrays.from_bytes
 leaves = arrays.leaves
+on_cpu = arrays.on_cpu
 random_int = arrays.random_int
 take_byte = arrays.take_byte
 take_rows = arrays.take_rows

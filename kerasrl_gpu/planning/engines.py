@@ -118,8 +118,9 @@ def compiled_by(convolutional: bool) -> Engine:
     Args:
         convolutional: whether a network convolves.
     """
-    on_cpu = "cpu" in engine.device().lower()
-    if not on_cpu:  # taken over from XLA on CPUs; compiling takes host memory, not the device's
+    if (
+        not engine.on_cpu()
+    ):  # taken over from XLA on CPUs; compiling takes host memory, not the device's
         return _JAX if engine.NAME == "jax" else replace(TENSORFLOW_XLA, code_bytes=0)
     if engine.NAME == "jax":
         return JAX_CPU_CONVOLUTIONAL if convolutional else JAX_CPU

@@ -26,7 +26,7 @@ class Beside(NamedTuple):
 
 def device_limits() -> list[probes.Limit]:
     """Every limit on the device that pools lie on; [] where nobody can say."""
-    if "cpu" in engine.device().lower():
+    if engine.on_cpu():
         return probes.host_limits()
     told = engine.device_memory()
     return [] if told is None else [probes.Limit(*told, "the device's allocator")]

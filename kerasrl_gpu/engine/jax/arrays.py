@@ -113,6 +113,11 @@ def _default_device():
     return named or jax.local_devices()[0]
 
 
+def on_cpu() -> bool:
+    """Whether that device is a CPU."""
+    return "cpu" in device().lower()
+
+
 def device_memory() -> tuple | None:
     """(limit, used) of the device's allocator, bytes; None where the device does not say (CPU)."""
     default = _default_device()

@@ -96,6 +96,11 @@ def device() -> str:
     return tf.zeros((), tf.uint8).device
 
 
+def on_cpu() -> bool:
+    """Whether that device is a CPU."""
+    return "cpu" in device().lower()
+
+
 def device_memory() -> tuple | None:
     """(limit, used) of a logical GPU, bytes; None on a CPU and where nobody set a limit."""
     if "GPU" not in device():
