@@ -396,3 +396,24 @@ def test_rows_that_no_batch_has_are_refused(rows):
 def test_calls_that_the_updates_do_not_fill_are_refused():
     with pytest.raises(ArgumentError, match=r"does not divide updates=6; pass one of \[1, 2, 3, 6"):
         dqn(updates=6, updates_per_call=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "allow"),
+    [
+        ({"updates": 2, "batch_size": 4}, "batch_size"),  # fewer than are computed at a time
+        ({"updates": 3}, "updates"),  # 2 a call do not fill them
+        ({"updates": 2, "model": q_model(dense(16), Centred())}, "network"),
+    ],
+    ids=["batch", "updates", "network"],
+)
+def test_a_checkpoint_whose_execution_does_not_fit_goes_on_as_this_agent_is(
+    tmp_path, options, allow
+):
+    agent = dqn(updates=2, micro_batch=5, updates_per_call=2, model=q_model())
+    agent.fit(Drift(), nb_steps=WARMUP + 2, verbose=0)
+    other = dqn(**options)
+    report = other.load(agent.save(tmp_path), allow=(allow,))
+    assert other.execution == (None, None)
+    assert any(line.startswith("execution: ") for line in report.ignored)
+    assert other.step == agent.step
