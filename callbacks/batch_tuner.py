@@ -6,6 +6,7 @@ import warnings
 from kerasrl_gpu.callbacks.base import Callback
 from kerasrl_gpu.errors import KerasRLError, check_number
 from kerasrl_gpu.planning import budgets
+from kerasrl_gpu.tuning.cache import opened
 
 
 class BatchTuner(Callback):
@@ -31,6 +32,7 @@ class BatchTuner(Callback):
         super().__init__()
         check_number("seconds", seconds, lambda number: number > 0, "seconds above 0")
         budgets.parse(budget)
+        opened(cache)
         self.free, self.budget, self.seconds = free, budget, seconds
         self.cache, self.verbose = cache, verbose
         self.choice, self._due, self._tuned = None, True, False

@@ -309,8 +309,6 @@ class Agent(keras_rl.Agent):
         self.runs.nb_runs, self.runs.seeded = state["nb_runs"], state["seeded"]
         self.runs.name = state["run"]
         self.trainer.seed = self.seed
-        if "execution" in state:  # as the run was executed, whatever was passed here
-            execution.take(self, execution.Execution(**state["execution"]))
         self.set_acting_state(state)
 
     def get_acting_state(self) -> dict:

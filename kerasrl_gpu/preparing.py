@@ -77,9 +77,11 @@ def _rows(agent, seen, process):
         shapes = {name: ((k, *one.shape), np.dtype(one.dtype)) for name, one in fields.items()}
 
     def drawn(random, shape, dtype):
-        if dtype.kind in "biu":  # few values: an Embedding has to know them
-            return random.integers(0, 2, (splitting.ROWS, *shape)).astype(dtype)
-        return random.normal(size=(splitting.ROWS, *shape)).astype(dtype)
+        values = random.uniform(
+            0, 2, (splitting.ROWS, *shape)
+        )  # few whole ones: an Embedding has to know them
+        values[0] = (values[1] + 1) % 2
+        return (np.floor(values) if dtype.kind in "biu" else values).astype(dtype)
 
     return lambda random: bare({n: drawn(random, *one) for n, one in shapes.items()}), process
 

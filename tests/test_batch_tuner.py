@@ -172,6 +172,7 @@ def test_ctrl_c_while_it_tunes_ends_the_run_as_ever(pretended, agent):  # noqa: 
         ({"budget": "lots"}, "is no budget"),
         ({"seconds": 0}, "seconds above 0"),
         ({"seconds": None}, "seconds above 0"),
+        ({"cache": 3.5}, "cache=3.5; pass True, False or the path"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_at_once(options, match):

@@ -313,6 +313,43 @@ def test_a_network_that_looks_at_the_batch_is_refused(layers, named):
     agent.fit(Drift(), nb_steps=WARMUP + 3, verbose=0)  # at once it goes on
 
 
+def centring(share):
+    """A layer that takes so much of the batch's mean away."""
+    return keras.layers.Lambda(lambda x: x - share * ops.mean(x, axis=0))
+
+
+@pytest.mark.parametrize(
+    ("start", "layers", "seen"),
+    [
+        # a share of 1e-4 of the mean: less than any tolerance for rounding in other orders
+        (keras.Input((1, 3)), [hidden(), centring(1e-4)], np.zeros(3, np.float32)),
+        # frames, whose numbers are small once they are scaled
+        (
+            keras.Input((1, 6)),
+            [keras.layers.Rescaling(1 / 255), centring(1), dense(16, "tanh")],
+            np.zeros(6, np.uint8),
+        ),
+        # one of seven states, so that rows are often the same
+        (
+            keras.Input((1,), dtype="int32"),
+            [keras.layers.Embedding(7, 4), centring(1)],
+            np.int64(0),
+        ),
+        # the same states, as numbers
+        (
+            keras.Input((1, 1)),
+            [keras.layers.Flatten(), keras.layers.Embedding(7, 4), centring(1)],
+            np.zeros(1, np.float32),
+        ),
+    ],
+    ids=["weakly", "frames", "state", "state as number"],
+)
+def test_a_network_that_hardly_looks_at_the_batch_is_refused(start, layers, seen):
+    network = keras.Sequential([start, *layers, keras.layers.Flatten(), dense(3)])
+    with pytest.raises(ArgumentError, match="looks at a batch as a whole"):
+        dqn(model=network, micro_batch=5).prepare(seen)
+
+
 class Whitened(Processor):
     """Looks at the batch as a whole before any network does."""
 
@@ -370,3 +407,24 @@ def test_calls_that_are_made_one_by_one_cannot_be_shared():
     agent.fit(Drift(), nb_steps=5, verbose=0)
     with pytest.raises(ArgumentError, match="batches come from the host"):
         agent.set_updates_per_call(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "allow"),
+    [
+        ({"updates": 2, "batch_size": 4}, "batch_size"),  # fewer than are computed at a time
+        ({"updates": 3}, "updates"),  # 2 a call do not fill them
+        ({"updates": 2, "model": q_model(dense(16), Centred())}, "network"),
+    ],
+    ids=["batch", "updates", "network"],
+)
+def test_a_checkpoint_whose_execution_does_not_fit_goes_on_as_this_agent_is(
+    tmp_path, options, allow
+):
+    agent = dqn(updates=2, micro_batch=5, updates_per_call=2, model=q_model())
+    agent.fit(Drift(), nb_steps=WARMUP + 2, verbose=0)
+    other = dqn(**options)
+    report = other.load(agent.save(tmp_path), allow=(allow,))
+    assert other.execution == (None, None)
+    assert any(line.startswith("execution: ") for line in report.ignored)
+    assert other.step == agent.step

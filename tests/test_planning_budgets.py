@@ -23,6 +23,7 @@ GIB = 2**30
         ("8 KiB", None, 8_192),
         ("1_000", None, 1_000),
         (4096, None, 4096),
+        (400 * "9" + "GB", None, int(400 * "9") * 10**9),  # more than a float holds
     ],
 )
 def test_a_budget_is_a_share_or_bytes(text, share, count):

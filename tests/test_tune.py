@@ -1,6 +1,7 @@
 """`agent.tune()`: chooses on the machine it runs on, within a budget, and leaves no trace."""
 
 import random
+import time
 
 import counting
 import keras
@@ -287,9 +288,9 @@ def test_the_memorys_budget_holds_where_none_is_passed(pretended):  # noqa: F811
 def test_a_budget_below_the_networks_is_refused_before_anything_is_tried(pretended):  # noqa: F811
     agent = prepared(batch_size=8)
     held = held_bytes(agent)
-    with pytest.raises(ArgumentError, match="the budget leaves 1000 B; the smallest") as caught:
+    with pytest.raises(ArgumentError, match="the budget leaves 1000 B; ") as caught:
         agent.tune(budget=1_000, **BRIEFLY)
-    assert f"Pass budget={held:_} or more" in str(caught.value)
+    assert f"Pass more than budget={held:_}, or a smaller pool" in str(caught.value)
     assert pretended == []
 
 
@@ -312,6 +313,8 @@ def test_a_call_that_takes_more_than_the_budget_is_never_run(pretended):  # noqa
         ({"budget": True}, "is no budget"),
         ({"seconds": 0}, "seconds above 0"),
         ({"seconds": "long"}, "seconds above 0"),
+        ({"cache": 1}, "cache=1; pass True, False or the path"),
+        ({"cache": None}, "cache=None; pass True"),
     ],
 )
 def test_numbers_that_cannot_be_honoured_are_refused(pretended, options, match):  # noqa: F811
@@ -466,6 +469,19 @@ def test_a_choice_without_its_reading_is_no_choice(pretended, tmp_path):  # noqa
     agent.tune(seconds=0.05, cache=path)
     assert len(pretended) > tried
     assert agent.batch_size == 2
+
+
+def test_a_split_is_not_taken_over_by_a_network_that_cannot_be_split(pretended):  # noqa: F811
+    # Keras describes neither of the two, and their sizes are the same
+    rows, centred = (
+        model(keras.layers.Lambda(function))
+        for function in (lambda x: x, lambda x: x - keras.ops.mean(x, axis=0))
+    )
+    pretended.on_call = lambda rows: None if rows == 4 else time.sleep(0.002)
+    assert prepared(rows, batch_size=8).tune(seconds=0.05).point.micro_batch == 4
+    choice = prepared(centred, batch_size=8).tune(seconds=0.05)
+    assert choice.point.micro_batch == 8
+    assert "The batch is not split" in choice.reason
 
 
 def test_nothing_is_kept_where_nothing_shall_be(pretended, caches):  # noqa: F811

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
+from fractions import Fraction
 from typing import NamedTuple
 
 from kerasrl_gpu.errors import ArgumentError
@@ -98,14 +99,14 @@ def _of_text(text: str) -> Budget:
     )
     if found is None:
         raise ArgumentError(f"budget={text!r} is no budget; pass {_FITS}.")
-    number, unit = float(found[1]), found[2].upper()
+    number, unit = Fraction(found[1].replace("_", "")), found[2].upper()
     if unit == "%":
         if not 0 < number <= 100:
             raise ArgumentError(
                 f"budget={text!r}: a share of the device lies above 0 % and at most at 100 %; "
                 "pass '70%', say."
             )
-        return Budget(number / 100, None)
+        return Budget(float(number / 100), None)
     if unit not in ("", *_UNITS):
         raise ArgumentError(
             f"budget={text!r}: {found[2]!r} is no unit of bytes; pass one of %, B, kB, MB, GB, TB "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerasrl_gpu import checkpoint
+from kerasrl_gpu import checkpoint, execution
 from kerasrl_gpu.errors import ArgumentError, CheckpointError
 from kerasrl_gpu.planning.budgets import AUTO
 from kerasrl_gpu.resume import architecture, comparing, memory, parts
@@ -181,6 +181,17 @@ def _restore_run(agent, state, allow, report) -> None:
         held = {**held, "shown": None if run is None else run["observation"]}
     agent.set_state(held)
     report.restored += ["counters"]
+    _restore_execution(agent, held, report)
     agent.runs.leave(None)
     if run is not None:
         agent.runs.leave(Left(run, snapshot=environment["snapshot"], reason=environment["reason"]))
+
+
+def _restore_execution(agent, state, report) -> None:
+    """As the run was executed, whatever was passed here; what was allowed may leave no such way."""
+    if "execution" not in state:
+        return
+    try:
+        execution.take(agent, execution.Execution(**state["execution"]))
+    except ArgumentError as error:
+        report.ignored.append(f"execution: goes on as it is here: {error}")

@@ -11,7 +11,7 @@ from kerasrl_gpu import engine
 from kerasrl_gpu.errors import ArgumentError, check_number
 from kerasrl_gpu.planning import room
 from kerasrl_gpu.resume import architecture
-from kerasrl_gpu.tuning.cache import Cache
+from kerasrl_gpu.tuning.cache import opened
 from kerasrl_gpu.tuning.choose import Choice
 from kerasrl_gpu.tuning.points import Point, exact_points, free_points
 from kerasrl_gpu.tuning.search import search
@@ -43,21 +43,21 @@ def tune(agent, *, free=False, budget=None, seconds=12.0, cache=True, apply=True
         Choice: the point, the reason in words, every reading.
 
     Raises:
-        ArgumentError: nothing to try yet, a memory or a processor that works on the host, or a
-            budget below what the smallest point takes.
+        ArgumentError: nothing to try yet, a memory or a processor that works on the host, a budget
+            below what the smallest point takes, or an argument that cannot be honoured.
         EmptyPool: no stored row can start a transition.
     """
     check_number("seconds", seconds, lambda number: number > 0, "seconds above 0")
+    store = opened(cache)
     _check_ready(agent)
     budget = agent.memory.budget if budget is None else budget
     plan = agent.plan(micro_batch=agent.batch_size)
     may_bytes = room.spendable(budget, plan.persistent_bytes + agent.memory.nbytes)
     may_bytes = _UNKNOWN_BYTES if may_bytes is None else may_bytes
-    store = None if cache is False else Cache(None if cache is True else cache)
     key = None if store is None else _key(agent, plan, free, budget)
-    choice = None if store is None else _fitting(store.get(key), may_bytes)
+    points, why = _points(agent, free)
+    choice = None if store is None else _fitting(store.get(key), points, may_bytes)
     if choice is None:
-        points, why = _points(agent, free)
         with trials(agent) as one:
             choice = search(
                 points,
@@ -114,10 +114,14 @@ def _most(agent) -> int:
     return max(agent.batch_size, power)
 
 
-def _fitting(choice: Choice | None, may_bytes: int) -> Choice | None:
-    """A choice from the cache, unless there is less room now than it takes."""
-    curve = [] if choice is None else choice.curve
-    fits = any(one.point == choice.point and one.peak_bytes <= may_bytes for one in curve)
+def _fitting(choice: Choice | None, points: list, may_bytes: int) -> Choice | None:
+    """A choice from the cache, unless it is no candidate, or there is less room than it takes.
+
+    The key cannot tell networks apart that Keras cannot describe; one of two such may be split.
+    """
+    if choice is None or choice.point not in points:
+        return None
+    fits = any(one.point == choice.point and one.peak_bytes <= may_bytes for one in choice.curve)
     return choice if fits else None
 
 

@@ -33,6 +33,22 @@ def default_path() -> Path:
     return root / "kerasrl_gpu" / "tuning.json"
 
 
+def opened(cache) -> Cache | None:
+    """The file that an argument names; touches none.
+
+    Args:
+        cache: True for `default_path()`, False for none, or a path.
+
+    Raises:
+        ArgumentError: anything else.
+    """
+    if isinstance(cache, bool):
+        return Cache() if cache else None
+    if isinstance(cache, str | os.PathLike):
+        return Cache(cache)
+    raise ArgumentError(f"cache={cache!r}; pass True, False or the path of a file.")
+
+
 class Cache:
     """Choices by what they depend on.
 

@@ -140,13 +140,17 @@ class _Bench:
         return False
 
     def _too_little(self, points):
-        smallest = points[0]
+        smallest, leaves = points[0], human_bytes(self.memory.budget_bytes)
         upper_bytes = self.refused[smallest]
+        if not self.memory.has_probed:  # so nobody knows what a call takes beside what is held
+            return ArgumentError(
+                f"the budget leaves {leaves}; {human_bytes(upper_bytes)} are held before anything "
+                f"is computed. Pass more than budget={upper_bytes:_}, or a smaller pool or network."
+            )
         return ArgumentError(
-            f"the budget leaves {human_bytes(self.memory.budget_bytes)}; "
-            f"the smallest point, {name(smallest, [])}, needs up to {human_bytes(upper_bytes)}, "
-            f"{100 * self.memory.margin:g} % for rare peaks included. Pass "
-            f"budget={upper_bytes:_} or more, or a smaller pool or network."
+            f"the budget leaves {leaves}; the smallest point, {name(smallest, [])}, needs up to "
+            f"{human_bytes(upper_bytes)}, {100 * self.memory.margin:g} % for rare peaks included. "
+            f"Pass budget={upper_bytes:_} or more, or a smaller pool or network."
         )
 
     def readings(self) -> list[Reading]:
@@ -178,6 +182,11 @@ class _Memory:
         self.budget_bytes = peak.check_bytes("budget_bytes", budget_bytes)
         self.held_bytes = peak.check_bytes("held_bytes", held_bytes)
         self._beside: dict[Point, int] = {}
+
+    @property
+    def has_probed(self) -> bool:
+        """Whether any point was."""
+        return bool(self._beside)
 
     def peak_bytes(self, point: Point) -> int:
         """What a point's probe has said."""
