@@ -60,6 +60,8 @@ class BatchTuner(Callback):
         if not self._due or not self.agent.training or self._nb_updates() == self._updates_before:
             return
         self._due = False
+        if self.verbose:
+            print(f"tuning: {self.seconds:g} s, and compiling", file=sys.stderr)
         try:
             self.choice = self.agent.tune(
                 free=self.free, budget=self.budget, seconds=self.seconds, cache=self.cache

@@ -14,8 +14,19 @@ def main(arguments=None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for add in (_add_verify, _add_plan, _add_tune):
         add(commands)
-    options = parser.parse_args(arguments)
+    own, script = _split(sys.argv[1:] if arguments is None else arguments)
+    options, unknown = parser.parse_known_args(own)
+    if unknown:
+        hint = "" if options.command == "verify" else "; a script's own options go behind --"
+        parser.error(f"unrecognized: {' '.join(unknown)}{hint}")
+    options.script_arguments = script
     return options.run(parser, options)
+
+
+def _split(arguments: list) -> tuple:
+    """(the command's own arguments, those behind --)."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:at], arguments[at + 1 :]
 
 
 def _add_verify(commands):
@@ -61,10 +72,15 @@ def _add_target(parser):
     add("target", help="a script, run up to its first fit, or the id of an environment")
     add("arguments", nargs="*", help="of the script; those with dashes go behind --")
     add("--budget", help="what the run may take: 70%%, 6GiB")
-    add("--batch-size", help="of the agent for an environment; auto")
-    add("--updates", type=int, default=1, help="of that agent, at once (1)")
-    add("--limit", help="rows of its pool; auto")
-    add("--hidden", type=int, nargs="+", metavar="UNITS", help="of each of its dense layers")
+    usual = parser.add_argument_group(
+        "the agent for an environment",
+        "a DQN where actions are discrete, of convolutions for frames; else a DDPG",
+    )
+    add = usual.add_argument
+    add("--batch-size", help="transitions an update, or auto (DQN 32, DDPG 256)")
+    add("--updates", type=int, help="updates every so many steps, in one call (1)")
+    add("--limit", help="rows of its pool, or auto (100,000)")
+    add("--hidden", type=int, nargs="+", metavar="UNITS", help="dense layers (64 64; 256 256)")
 
 
 def _verify(parser, options) -> int:
@@ -119,12 +135,13 @@ def _about_target(options, command) -> int:
     try:
         sizes = targets.Sizes(
             targets.count_or_auto("--batch-size", options.batch_size),
-            options.updates,
+            1 if options.updates is None else options.updates,
             targets.count_or_auto("--limit", options.limit),
             tuple(options.hidden) if options.hidden else None,
             options.budget,
         )
-        return 1 if command(targets.find(options.target, options.arguments, sizes)) is False else 0
+        words = [*options.arguments, *options.script_arguments]
+        return 1 if command(targets.find(options.target, words, sizes)) is False else 0
     except KerasRLError as error:
         print(f"kerasrl-gpu {options.command}: {error}", file=sys.stderr)
         return 1

@@ -50,7 +50,7 @@ def beside(agent, observation=None, batch_size: int | None = None) -> room.Besid
     needs = plan.peak_bytes - plan.pool_bytes
     if agent.is_tuned:  # trials compute on a second state
         needs += plan.of(NETWORKS, OPTIMIZER) + _TRIALS_BYTES
-    return room.Beside(needs, plan.persistent_bytes)
+    return room.Beside(needs, plan.persistent_bytes, batch_size)
 
 
 def expect_tuning(agent, *, free: bool) -> None:

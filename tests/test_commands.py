@@ -82,6 +82,14 @@ def test_arguments_with_dashes_go_behind_two(tmp_path):
     (tmp_path / "told.py").write_text("import sys; raise ValueError(sys.argv[1:])")
     with pytest.raises(ValueError, match="'--steps', '3'"):
         main(["plan", str(tmp_path / "told.py"), "--", "--steps", "3"])
+    with pytest.raises(ValueError, match="'7', '--steps', '3'"):
+        main(["plan", str(tmp_path / "told.py"), "7", "--budget", "1GiB", "--", "--steps", "3"])
+
+
+def test_forgotten_dashes_are_named(capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", "told.py", "--steps", "3"])
+    assert "unrecognized: --steps 3; a script's own options go behind --" in capsys.readouterr().err
 
 
 def test_tuning_prints_the_curve_the_arguments_and_a_picture(tmp_path, capsys):
@@ -93,7 +101,7 @@ def test_tuning_prints_the_curve_the_arguments_and_a_picture(tmp_path, capsys):
     assert "chosen" in said
     assert "batch_size=4, " in said
     assert "updates=2, train_interval=2" in said
-    assert "replay ratio: 1 updates of 4 transitions a step" in said
+    assert "replay ratio: 1 (updates a step), each of 4 transitions" in said
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -112,6 +120,9 @@ def test_tuning_prints_the_curve_the_arguments_and_a_picture(tmp_path, capsys):
         (["plan", "CartPole-v1", "--limit", "auto"], "spends a budget, and none is stated"),
         (["plan", "Blackjack-v1"], "pass a script that makes the agent for it"),
         (["tune", "CartPole-v1", "--seconds", "0"], "seconds above 0"),
+        (["tune", "CartPole-v1", "--draw", "curve.xyz"], "no picture's name"),
+        (["tune", "CartPole-v1", "--draw", "nowhere/curve.png"], "there is no folder nowhere"),
+        (["plan", "CartPole-v1", "--budget", "70"], "'70%' or '70MiB'"),
     ],
 )
 def test_bad_input_is_a_sentence_and_a_status(words, sentence, capsys):

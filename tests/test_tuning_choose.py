@@ -38,9 +38,18 @@ def test_exactly_at_the_plateaus_edge_is_on_it():
     assert choose([reading(1, 74, 1), reading(2, 100, 2)], 0.25).point.micro_batch == 2
 
 
-def test_equal_memory_goes_to_the_smaller_micro_batch_then_to_fewer_fused():
+def test_equal_memory_goes_to_the_plainest():
     level = [reading(64, 100, 5, fused=8), reading(64, 100, 5, fused=2), reading(128, 100, 5)]
-    assert choose(level).point == Point(512, 64, 2)
+    assert choose(level).point == Point(512, 128, 1)
+    assert choose(level[:2]).point == Point(512, 64, 8)
+    free = [reading(size, 100, 5, batch=size) for size in (64, 128)]
+    assert choose(free).point == Point(64, 64, 1)
+
+
+def test_a_saving_below_2_percent_is_none():
+    # 2 % of 100 MiB are 2: 98 is as much, 97 is less
+    assert choose([reading(64, 100, 98), reading(128, 100, 100)]).point.micro_batch == 128
+    assert choose([reading(64, 100, 97), reading(128, 100, 100)]).point.micro_batch == 64
 
 
 def test_what_was_dropped_is_not_chosen():
@@ -55,10 +64,10 @@ def test_the_sentence_names_what_differs():
     assert (
         choose([reading(8, 100, 1)]).reason == "micro_batch=8: 100 samples/s, the only one tried."
     )
-    fuses = choose([reading(8, 99, 1, fused=4), reading(8, 100, 1, fused=8)])
+    fuses = choose([reading(8, 100, 1, fused=4), reading(8, 99, 1, fused=8)])
     assert fuses.reason == (
-        "micro_batch=8, updates_per_call=4: 99 samples/s, within 3 % of the best "
-        "(100 at micro_batch=8, updates_per_call=8) with as much memory."
+        "micro_batch=8, updates_per_call=8: 99 samples/s, within 3 % of the best "
+        "(100 at micro_batch=8, updates_per_call=4), which takes as much memory."
     )
     free = choose([reading(8, 50, 1, batch=8), reading(16, 90, 2, batch=16)])
     assert free.reason == "batch_size=16: 90 samples/s, the best of 2."

@@ -94,7 +94,7 @@ def test_the_picture_shows_lines_marks_the_budget_and_the_choice(monkeypatch, tm
 
 def test_free_batches_are_drawn_over_the_batch(monkeypatch, tmp_path):
     speed, memory = drawn(monkeypatch, tmp_path, FREE)
-    assert memory.get_xlabel() == "batch, rows computed at a time"
+    assert memory.get_xlabel() == "batch, transitions an update"
     assert not [line for line in memory.lines if line.get_linestyle() == "--"]
     assert [text.get_text() for text in speed.get_legend().get_texts()] == [
         "median and p10 - p90", "ruled out",

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from kerasrl_gpu.commands.targets import Target
 from kerasrl_gpu.tuning import curve
-
-_LEAST_WIDTH = 118  # characters; a table in fewer says less
 
 
 def tune(target: Target, *, steps, free, budget, seconds, cache, draw) -> None:
@@ -19,16 +15,16 @@ def tune(target: Target, *, steps, free, budget, seconds, cache, draw) -> None:
         draw: a file to draw the curve into; None draws nothing.
 
     Raises:
-        ArgumentError, EmptyPool: see `agent.tune`.
+        ArgumentError, EmptyPool: see `agent.tune`; a file that cannot be drawn into.
         ImportError: `draw`, and matplotlib is not installed.
     """
+    if draw is not None:
+        curve.check_path(draw)
     agent, env = target
     agent.expect_tuning(free=free)
     agent.fit(env, nb_steps=steps, verbose=0)
     choice = agent.tune(free=free, budget=budget, seconds=seconds, cache=cache)
-    console = Console()
-    console.width = max(console.width, _LEAST_WIDTH)
-    console.print(curve.table(choice))
+    print(choice)
     print(_arguments(agent, choice.point))
     if draw is not None:
         may = agent.plan(budget=budget or agent.memory.budget).budget_bytes
@@ -46,4 +42,4 @@ def _arguments(agent, point) -> str:
         chosen["updates_per_call"] = point.fused
     words = ", ".join(f"{name}={value}" for name, value in chosen.items())
     ratio = agent.updates / agent.train_interval
-    return f"{words}\nreplay ratio: {ratio:g} updates of {point.batch} transitions a step"
+    return f"{words}\nreplay ratio: {ratio:g} (updates a step), each of {point.batch} transitions"

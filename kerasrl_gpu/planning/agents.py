@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from kerasrl_gpu.errors import ArgumentError, check_count
 from kerasrl_gpu.observations import ObservationSpec
@@ -22,7 +23,7 @@ def plan(
         observation: an example, as the memory stores it; None takes the one that it has seen.
         batch_size: transitions an update; None takes the agent's.
         micro_batch: transitions that are computed at a time; None takes the agent's.
-        budget: what the run may take, see `planning.budgets.parse`; None says nothing of it.
+        budget: what the run may take, see `planning.budgets.parse`; None takes the memory's.
         limit: rows of the pool; None takes the memory's.
 
     Returns:
@@ -36,24 +37,26 @@ def plan(
         ShapeError: a model's shapes are not known.
     """
     graphs = _graphs(agent)
+    if budget is None and agent.on_pool:
+        budget = agent.memory.budget
     budget = budgets.parse(budget)
     sizes = _sizes(agent, batch_size, micro_batch)
     weights = [one for model in agent.networks().values() for one in model.trainable_variables]
     compiled = engines.compiled_by(any(len(one.shape) > 2 for one in weights))
     lines = plans.network_lines(agent.state, _keras_variables(agent), compiled)
-    batch = 0
+    batch, rows = 0, None
     if agent.on_pool:
         spec = _spec(agent, observation)
         limit = None if limit is None else check_count("limit", limit, 1)
         estimate = agent.memory.estimate(spec.example, limit=limit)
-        lines += plans.pool_lines(estimate["fields"])
+        lines, rows = lines + plans.pool_lines(estimate["fields"]), estimate["limit"]
         batch = _batch_bytes(agent, spec, estimate["row_bytes"], compiled)
     if not agent.on_pool or agent.processes_states:  # a copy beside what the pool gave
         batch += _input_bytes(graphs)
     held = passes.rows(agent.passes(), graphs, compiled)
     lines += plans.update_lines(_gradients(agent), held, batch, sizes, compiled)
     lines.append(plans.margin_line(lines, compiled))
-    found = Plan(tuple(lines), *sizes)
+    found = Plan(tuple(lines), *sizes, rows)
     return found if budget is None else _within(found, budget, agent)
 
 
@@ -156,4 +159,4 @@ def _within(found: Plan, budget, agent) -> Plan:
     """The plan beside the bytes that the budget leaves to it."""
     held = found.persistent_bytes + (agent.memory.nbytes if agent.on_pool else 0)
     may = room.spendable(budget, held)
-    return Plan(found.lines, found.batch_size, found.micro_batch, may)
+    return replace(found, budget_bytes=may)

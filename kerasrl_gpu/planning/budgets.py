@@ -118,4 +118,9 @@ def _of_text(text: str) -> Budget:
 def _positive(given, count: int) -> int:
     if count < 1:
         raise ArgumentError(f"budget={given!r} leaves no byte to the run; pass {_FITS}.")
+    if count <= 100:
+        raise ArgumentError(
+            f"budget={given!r} is {count} B, which nothing fits into; pass '{count}%' or "
+            f"'{count}MiB', say."
+        )
     return count

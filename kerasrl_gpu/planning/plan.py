@@ -35,12 +35,14 @@ class Plan:
     Attributes:
         lines: Line of everything.
         batch_size, micro_batch: transitions an update, and those that are computed at a time.
+        limit: rows of the pool; None without one.
         budget_bytes: what the run may take; None: nobody said.
     """
 
     lines: tuple
     batch_size: int
     micro_batch: int
+    limit: int | None = None
     budget_bytes: int | None = None
 
     def of(self, *groups: str) -> int:
@@ -85,6 +87,7 @@ class Plan:
         return {
             "batch_size": self.batch_size,
             "micro_batch": self.micro_batch,
+            "limit": self.limit,
             **{name: getattr(self, name) for name in sums},
             "lines": [line._asdict() for line in self.lines],
         }
@@ -101,6 +104,8 @@ class Plan:
         size = f"batch of {self.batch_size:,}"
         if self.micro_batch != self.batch_size:
             size += f", {self.micro_batch:,} at a time"
+        if self.limit is not None:
+            size += f", pool of {self.limit:,} rows"
         return tables.text(f"Memory of a run, {size}", ("", "", "bytes"), rows, ends)
 
 

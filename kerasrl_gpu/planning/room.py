@@ -18,10 +18,12 @@ class Beside(NamedTuple):
     Attributes:
         needs: bytes in all: networks, slots, an update at its peak, a margin.
         held: bytes of these that are taken already.
+        rows: of the pool that a batch needs at least.
     """
 
     needs: int = 0
     held: int = 0
+    rows: int = 0
 
 
 def device_limits() -> list[probes.Limit]:
@@ -68,12 +70,12 @@ def auto_limit(row_bytes: int, least: int, budget, beside: Beside) -> int:
     Raises:
         PoolTooLarge: there is no room for `least` rows.
     """
-    left = for_pool(budget, beside)
+    left, least = for_pool(budget, beside), max(least, beside.rows)
     if left // row_bytes < least:
         may = spendable(budget, beside.held)
         raise PoolTooLarge(
-            f"budget={budget!r} lets this run take {human_bytes(may)}; networks, optimizer slots "
-            f"and an update take {human_bytes(beside.needs)}, and {least} rows of the pool "
+            f"budget={budget!r} lets this run take {human_bytes(may)}; networks, optimizer "
+            f"slots, an update and compiled code take {human_bytes(beside.needs)}, and {least} rows of the pool "
             f"{human_bytes(least * row_bytes)}. Pass budget={beside.needs + least * row_bytes:_} "
             "or more, a smaller network, or a smaller batch."
         )

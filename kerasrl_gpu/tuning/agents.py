@@ -94,8 +94,9 @@ def _check_ready(agent) -> None:
 def _points(agent, free: bool) -> tuple:
     """(the candidates, why they are no more)."""
     if free:
-        least = min(_LEAST, agent.batch_size)
-        return free_points(agent.batch_size, agent.updates, least, _most(agent)), ""
+        least, most = min(_LEAST, agent.batch_size), _most(agent)
+        why = "" if most == _MOST else f" More than {most} wait until more rows are stored."
+        return free_points(agent.batch_size, agent.updates, least, most), why
     try:
         draws = agent.trainer.learner.draws_at_random()
         why = " A random layer draws other numbers for parts of a batch, so it is not split."

@@ -10,6 +10,7 @@ from kerasrl_gpu.tuning.points import Point
 from kerasrl_gpu.units import human_bytes
 
 PLATEAU = 0.03  # of the best samples/s; less than that is no difference
+_ALIKE = 0.02  # of the largest peak; less than that is no saving
 _UNSTEADY = 1.5  # times from p10 to p90
 
 
@@ -46,11 +47,18 @@ class Choice(NamedTuple):
     reason: str
     curve: list[Reading]
 
+    def __str__(self) -> str:
+        """The table that `curve.table` makes."""
+        from kerasrl_gpu.tuning import curve  # which takes its readings from here
+
+        return curve.text(self)
+
 
 def choose(readings: Iterable[Reading], plateau: float = PLATEAU) -> Choice:
     """The point with the least peak bytes among those within `plateau` of the most samples/s.
 
-    Equal peaks go to the smaller micro-batch, then to fewer fused updates.
+    Peaks that differ by less than 2 % are alike. Of those the smallest batch is taken, and of that
+    what is executed most plainly: in the largest parts, and with the most updates in a call.
 
     Args:
         readings: what was measured and what was skipped.
@@ -68,7 +76,11 @@ def choose(readings: Iterable[Reading], plateau: float = PLATEAU) -> Choice:
         )
     best = max(left, key=lambda reading: reading.samples_per_s)
     level = [each for each in left if each.samples_per_s >= (1 - plateau) * best.samples_per_s]
-    chosen = min(level, key=lambda each: each.peak_bytes)  # of equals the first, the smallest
+    alike_bytes = _ALIKE * max(each.peak_bytes for each in level)
+    least_bytes = min(each.peak_bytes for each in level) + alike_bytes
+    lean = [each.point for each in level if each.peak_bytes <= least_bytes]
+    plainest = min(lean, key=lambda point: (point.batch, -point.micro_batch, -point.fused))
+    chosen = next(each for each in level if each.point == plainest)
     words = [_verdict(chosen, best, curve, plateau), *_untried(curve), *_doubts(chosen)]
     return Choice(chosen.point, "; ".join(words) + ".", curve)
 
@@ -92,10 +104,11 @@ def _verdict(chosen, best, curve, plateau) -> str:
         timed = sum(reading.samples_per_s is not None for reading in curve)
         return f"{words}, the best of {timed}" if timed > 1 else f"{words}, the only one tried"
     saved = best.peak_bytes - chosen.peak_bytes
-    less = f"with {human_bytes(saved)} less" if saved else "with as much memory"
+    alike = saved <= _ALIKE * best.peak_bytes
+    why = ", which takes as much memory" if alike else f" with {human_bytes(saved)} less"
     return (
         f"{words}, within {100 * plateau:g} % of the best "
-        f"({best.samples_per_s:,.0f} at {name(best.point, among)}) {less}"
+        f"({best.samples_per_s:,.0f} at {name(best.point, among)}){why}"
     )
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
+
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kerasrl_gpu.errors import ArgumentError
 from kerasrl_gpu.tuning.choose import Choice, Reading, name
 from kerasrl_gpu.units import human_bytes
 
+_WIDTH = 118  # characters; in fewer, notes are broken into many lines
+_FORMATS = (".png", ".svg", ".pdf")
 _BAR = 20  # characters of the fastest point's bar
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # safe to tell apart
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
@@ -40,6 +47,27 @@ def table(choice: Choice) -> Table:
     return view
 
 
+def text(choice: Choice) -> str:
+    """The table as plain text, as wide as it needs to be."""
+    console = Console(width=_WIDTH, file=io.StringIO(), color_system=None)
+    console.print(table(choice))
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def check_path(path) -> None:
+    """Raise ArgumentError unless `draw` can write there; it takes no measurement to know.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    path = Path(path)
+    if path.suffix not in _FORMATS:
+        raise ArgumentError(f"{path} is no picture's name; let it end in one of {_FORMATS}.")
+    if not path.parent.is_dir():
+        raise ArgumentError(f"there is no folder {path.parent} for {path.name}; make it first.")
+    _figure()
+
+
 def draw(choice: Choice, path, budget_bytes: int | None = None) -> None:
     """Write a picture: samples/s over the micro-batch, and the peak memory below it.
 
@@ -65,7 +93,8 @@ def draw(choice: Choice, path, budget_bytes: int | None = None) -> None:
     _mark(speed, choice, axis, right=getattr(choice.point, axis) > sizes[len(sizes) // 2])
     label = {"batch": "batch", "micro_batch": "micro-batch"}[axis]
     speed.set_title(f"Samples per second over the {label}", loc="left", fontsize=12, color=_INK)
-    memory.set_xlabel(f"{label}, rows computed at a time", color=_INK)
+    what = "transitions an update" if axis == "batch" else "transitions computed at a time"
+    memory.set_xlabel(f"{label}, {what}", color=_INK)
     figure.savefig(path, dpi=150)
 
 
@@ -105,7 +134,8 @@ def _draw_speed(axes, curve, axis):
         for reading, at in zip(line, x, strict=True):
             face = color if reading.skipped is None else "white"
             axes.plot(at, reading.samples_per_s, "o", color=color, markerfacecolor=face)
-    axes.plot([], [], "o", color=_INK, markerfacecolor="white", label="ruled out")
+    if any(reading.skipped and reading.samples_per_s for reading in curve):
+        axes.plot([], [], "o", color=_INK, markerfacecolor="white", label="ruled out")
     axes.legend(frameon=False, fontsize=9, labelcolor=_INK, loc="lower right")
     axes.set_ylabel("samples/s", color=_INK)
     axes.margins(y=0.22)
