@@ -119,13 +119,15 @@ def _largest(agent, budget) -> tuple:
             f"an update of {smallest} transitions {human_bytes(least.needs - least.held)}. Pass "
             f"budget={least.needs + rows_bytes:_} or more, a smaller limit, or a smaller network."
         )
-    for size in _SIZES:
-        if not is_open and size > max(smallest, rows // _ROWS_A_BATCH):
-            continue
+    fed = _SIZES[0] if is_open else max(smallest, rows // _ROWS_A_BATCH)
+    sizes = [size for size in _SIZES if size <= fed]
+    for size in sizes:
         takes = beside(agent, batch_size=size)
         if takes.needs - least.needs <= (_SHARE * left if is_open else left):
             break
-    ends = "the most that is tried" if size == _SIZES[0] else "the most that fits"
+    ends = "the most that fits"
+    if size == sizes[0]:
+        ends = "the most that is tried" if size == _SIZES[0] else f"enough for {rows:_} rows"
     return (
         size,
         f"an update takes {human_bytes(takes.needs - takes.held)} of {human_bytes(may)}, {ends}",

@@ -289,10 +289,11 @@ def test_a_larger_batch_gets_a_quarter_where_the_pool_takes_the_rest(missing, ba
 @pytest.mark.parametrize(
     ("limit", "batch_size"), [(8 * 64 - 1, 32), (8 * 64, 64), (8 * 128 - 1, 64), (8 * 128, 128)]
 )
-def test_a_small_pool_gets_a_small_batch(limit, batch_size):
+def test_a_small_pool_gets_a_small_batch(limit, batch_size, capsys):
     agent = counting.new_agent(memory=DeviceMemory(limit, budget="1GiB"), batch_size="auto")
     agent.prepare(SEEN)
     assert agent.batch_size == batch_size
+    assert f"enough for {limit:_} rows" in capsys.readouterr().err  # more would fit
 
 
 def test_a_pool_below_the_smallest_batch_is_refused(unallocated):
