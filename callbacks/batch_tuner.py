@@ -4,7 +4,7 @@ import sys
 import warnings
 
 from kerasrl_gpu.callbacks.base import Callback
-from kerasrl_gpu.errors import KerasRLError, check_number
+from kerasrl_gpu.errors import KerasRLError, TuningStopped, check_number
 from kerasrl_gpu.planning import budgets
 from kerasrl_gpu.tuning.cache import opened
 
@@ -66,6 +66,9 @@ class BatchTuner(Callback):
             self.choice = self.agent.tune(
                 free=self.free, budget=self.budget, seconds=self.seconds, cache=self.cache
             )
+        except TuningStopped:
+            self._due = True  # for the run that goes on from here
+            return
         except KerasRLError as error:
             if not self._tuned:
                 raise

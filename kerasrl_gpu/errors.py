@@ -41,6 +41,10 @@ class SnapshotError(KerasRLError, RuntimeError):
     """An environment's state cannot be taken, or does not fit the environment it is given to."""
 
 
+class TuningStopped(KerasRLError, RuntimeError):
+    """Tuning was broken off because the run was asked to stop; nothing has changed."""
+
+
 class BackendError(KerasRLError, RuntimeError):
     """The Keras backend is one that this package has no engine for."""
 

@@ -28,6 +28,11 @@ class Interrupts:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._installed = False
 
+    @property
+    def waits(self) -> bool:
+        """Whether one was noted that `check` will raise."""
+        return self._asked
+
     def check(self) -> None:
         """Raise the KeyboardInterrupt that waits, if one does."""
         if self._asked:

@@ -120,6 +120,12 @@ class Runs:
         """Whether a checkpoint written now, after `fit`, goes on where it ended."""
         return self.left is not None and self.left.reason is None
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the running `fit` was asked to end after this step."""
+        running = self.current is not None
+        return running and (self._agent.stop_training or self.current.interrupts.waits)
+
     def close_episode(self) -> None:
         """End an episode that was left open, as truncated, and start a new acting window."""
         self._agent.recorder.begin_run(self._agent.recent_observation)

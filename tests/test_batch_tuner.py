@@ -90,7 +90,8 @@ def test_it_never_tunes_while_testing(pretended, agent):  # noqa: F811
 def test_it_says_the_choice_and_why(pretended, agent, capsys):  # noqa: F811
     tuner = briefly()
     run(pretended, tuner, agent, nb_steps=8)
-    assert capsys.readouterr().err.splitlines() == [tuner.choice.reason]
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["tuning: 0.05 s, and compiling", tuner.choice.reason]
 
 
 def test_it_is_silent_where_nothing_shall_be_said(pretended, agent, capsys):  # noqa: F811
@@ -236,3 +237,13 @@ def test_what_is_due_survives_a_checkpoint(
     watch, env = Steps(pretended), counting.Counting()
     agent.fit(env, 16, callbacks=[briefly(), watch], verbose=0, resume=path)
     assert watch.tuned_at == tuned_at
+
+
+def test_a_run_that_is_asked_to_stop_does_not_wait_for_the_tuning(pretended, agent):  # noqa: F811
+    tuner = BatchTuner(seconds=60.0, cache=False)
+    pretended.on_call = lambda rows: agent.request_stop("enough") or time.sleep(0.001)
+    start = time.perf_counter()
+    run(pretended, tuner, agent, nb_steps=1_000)
+    assert time.perf_counter() - start < 30
+    assert (tuner.choice, agent.stop_reason) == (None, "enough")
+    assert tuner.get_state() == {"tuned": False, "due": True}

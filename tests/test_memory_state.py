@@ -282,7 +282,7 @@ def test_other_actions_are_refused(tmp_path):
 def test_a_pool_without_room_is_refused_while_nothing_has_changed(tmp_path):
     path = save(tmp_path / "run", memory_of(20, kind=as_vector, count=9))
     memory = DeviceMemory(limit=20, budget=120)
-    with pytest.raises(PoolTooLarge, match=r"Pass limit=5 or less"):
+    with pytest.raises(PoolTooLarge, match=r"Pass limit=7 or less"):
         restore(path, memory)
     assert (memory.pool, memory.nb_entries) == (None, 0)
 

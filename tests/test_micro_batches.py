@@ -350,6 +350,13 @@ def test_a_network_that_hardly_looks_at_the_batch_is_refused(start, layers, seen
         dqn(model=network, micro_batch=5).prepare(seen)
 
 
+class Mirrored(Processor):
+    """Takes from every row the one at the same place from the other end."""
+
+    def process_state_batch(self, batch):
+        return batch - batch[::-1]
+
+
 class Whitened(Processor):
     """Looks at the batch as a whole before any network does."""
 
@@ -357,8 +364,9 @@ class Whitened(Processor):
         return batch - batch[:1]
 
 
-def test_a_processor_that_looks_at_the_batch_is_refused():
-    agent = dqn(processor=Whitened(), micro_batch=5)
+@pytest.mark.parametrize("processor", [Whitened, Mirrored])
+def test_a_processor_that_looks_at_the_batch_is_refused(processor):
+    agent = dqn(processor=processor(), micro_batch=5)
     with pytest.raises(ArgumentError, match="looks at a batch as a whole"):
         agent.fit(Drift(), nb_steps=5, verbose=0)
 

@@ -445,7 +445,7 @@ def test_a_plan_is_read_beside_its_budget():
 def test_a_batch_that_is_left_open_has_to_be_named():
     agent = dqn(batch_size="auto")
     for ask in (lambda: agent.plan(SEEN), agent.report):
-        with pytest.raises(ArgumentError, match="decided at the first observation"):
+        with pytest.raises(ArgumentError, match="chosen at the first observation"):
             ask()
     assert agent.plan(SEEN, batch_size=4).batch_size == 4
     assert agent.report(batch_size=4).batch_size == 4

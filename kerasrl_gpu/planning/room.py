@@ -75,9 +75,10 @@ def auto_limit(row_bytes: int, least: int, budget, beside: Beside) -> int:
         may = spendable(budget, beside.held)
         raise PoolTooLarge(
             f"budget={budget!r} lets this run take {human_bytes(may)}; networks, optimizer "
-            f"slots, an update and compiled code take {human_bytes(beside.needs)}, and {least} rows of the pool "
-            f"{human_bytes(least * row_bytes)}. Pass budget={beside.needs + least * row_bytes:_} "
-            "or more, a smaller network, or a smaller batch."
+            f"slots, an update and compiled code take {human_bytes(beside.needs)}, and {least} "
+            f"rows of the pool {human_bytes(least * row_bytes)}. Pass "
+            f"budget={beside.needs + least * row_bytes:_} or more, a smaller network, or a "
+            "smaller batch."
         )
     return min(left // row_bytes, _MOST_ROWS)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from kerasrl_gpu import engine
+from kerasrl_gpu.errors import TuningStopped
 from kerasrl_gpu.execution import Execution
 from kerasrl_gpu.planning.plan import nbytes
 from kerasrl_gpu.tuning.points import Point
@@ -47,6 +48,8 @@ class Trials:
         program = self._program(point)
 
         def call():
+            if self._agent.runs.is_stopping:
+                raise TuningStopped("the run was asked to stop; tuning ends, and nothing changed.")
             self._state, _, out = program(self._state, self._agent.memory.pool, self._wire)
             engine.to_host(out)
 
