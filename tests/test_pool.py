@@ -10,8 +10,9 @@ from oracle import Oracle, Row
 
 from kerasrl_gpu import engine
 from kerasrl_gpu.errors import ArgumentError, PoolTooLarge
+from kerasrl_gpu.planning import room
 from kerasrl_gpu.pool import ring, transitions, uniform
-from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Field, Layout, check_fits
+from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Field, Layout
 from kerasrl_gpu.wire import Wire
 
 GAMMA = 0.5
@@ -270,8 +271,8 @@ def test_ring_holds_exactly_the_newest_rows(limit, endings, window):
 def test_a_pool_that_does_not_fit_is_refused_with_the_limit_that_does():
     # 100 rows of 22 B are 2,200 B; 1,100 B hold 50
     with pytest.raises(PoolTooLarge, match="Pass limit=50 or less"):
-        check_fits(100, 22, 1_100)
-    check_fits(50, 22, 1_100)
+        room.check_limit(100, 22, 3, 1_100, room.Beside())
+    room.check_limit(50, 22, 3, 1_100, room.Beside())
 
 
 def test_bytes_a_transition_are_what_the_design_promises():
