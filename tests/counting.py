@@ -5,6 +5,7 @@ import keras
 import numpy as np
 
 from kerasrl_gpu import DeviceMemory, DQNAgent, checkpoint
+from kerasrl_gpu.keras_rl import Memory
 from kerasrl_gpu.policy import EpsGreedyQPolicy
 
 LENGTH = 5  # steps an episode
@@ -68,3 +69,15 @@ def newest_state(run) -> dict:
     state, rows = saved.state, {name: saved.rows(name) for name in saved.range_names}
     del state["run"]["callbacks"]
     return {**state, "rows": rows}
+
+
+class Own(Memory):
+    """A memory of a user's own; nothing is ever drawn from it here."""
+
+    nb_entries = 0
+
+    def sample(self, batch_size, batch_idxs=None):
+        raise NotImplementedError
+
+    def append(self, observation, action, reward, terminal, training=True):
+        super().append(observation, action, reward, terminal, training)

@@ -14,7 +14,7 @@ import sys
 import keras
 import numpy as np
 
-from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, engine, probes
+from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, engine, networks, probes
 
 OBSERVED, NB_ACTIONS = 17, 6
 
@@ -26,18 +26,7 @@ def dense(x, hidden, outputs, activation=None):
 
 
 def nature(batch_size):
-    conv = keras.layers.Conv2D
-    model = keras.Sequential([
-        keras.Input((4, 84, 84), dtype="uint8"),
-        keras.layers.Permute((2, 3, 1)),
-        keras.layers.Rescaling(1 / 255),
-        conv(32, 8, strides=4, activation="relu"),
-        conv(64, 4, strides=2, activation="relu"),
-        conv(64, 3, activation="relu"),
-        keras.layers.Flatten(),
-        keras.layers.Dense(512, activation="relu"),
-        keras.layers.Dense(NB_ACTIONS),
-    ])  # fmt: skip
+    model = networks.nature_cnn((84, 84), NB_ACTIONS)
     memory = DeviceMemory(batch_size + 8, window_length=4)
     return np.zeros((84, 84), np.uint8), _dqn(model, memory, batch_size)
 

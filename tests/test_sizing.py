@@ -12,7 +12,7 @@ import kerasrl_gpu
 from kerasrl_gpu import DeviceMemory
 from kerasrl_gpu.callbacks import BatchTuner
 from kerasrl_gpu.errors import ArgumentError, NotCompiled, PoolTooLarge, ShapeError
-from kerasrl_gpu.keras_rl import Memory, SequentialMemory
+from kerasrl_gpu.keras_rl import SequentialMemory
 from kerasrl_gpu.planning import room
 from kerasrl_gpu.probes import Limit
 
@@ -345,19 +345,9 @@ def test_what_is_no_batch_is_refused(batch_size):
         counting.new_agent(batch_size=batch_size)
 
 
-class Own(Memory):
-    nb_entries = 0
-
-    def sample(self, batch_size, batch_idxs=None):
-        raise NotImplementedError
-
-    def append(self, observation, action, reward, terminal, training=True):
-        super().append(observation, action, reward, terminal, training)
-
-
 def test_a_memory_of_the_users_own_needs_a_number():
     with pytest.raises(ArgumentError, match="planned for a DeviceMemory; Own needs a number"):
-        counting.new_agent(memory=Own(window_length=1), batch_size="auto")
+        counting.new_agent(memory=counting.Own(window_length=1), batch_size="auto")
 
 
 def test_micro_batches_hold_for_the_batch_that_is_chosen():

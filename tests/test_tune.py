@@ -13,7 +13,7 @@ from pretending import BYTES_A_ROW, caches, pretended  # noqa: F401  fixtures
 from kerasrl_gpu import DDPGAgent, DeviceMemory
 from kerasrl_gpu.callbacks import Callback
 from kerasrl_gpu.errors import ArgumentError, EmptyPool
-from kerasrl_gpu.keras_rl import Memory, Processor
+from kerasrl_gpu.keras_rl import Processor
 from kerasrl_gpu.learner import Learner
 from kerasrl_gpu.planning import budgets
 from kerasrl_gpu.tuning import agents
@@ -339,18 +339,6 @@ def test_before_the_first_transition_there_is_nothing_to_draw():
         agent.tune(cache=False)
 
 
-class Own(Memory):
-    """A memory of a user's own; nothing is ever drawn from it here."""
-
-    nb_entries = 0
-
-    def sample(self, batch_size, batch_idxs=None):
-        raise NotImplementedError
-
-    def append(self, observation, action, reward, terminal, training=True):
-        super().append(observation, action, reward, terminal, training)
-
-
 class Untraceable(Processor):
     def process_state_batch(self, batch):
         return np.asarray([float(str(x)) for x in batch.ravel()], np.float32).reshape(batch.shape)
@@ -360,7 +348,7 @@ class Untraceable(Processor):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"memory": Own(window_length=1)}, "Own is sampled on the host"),
+        ({"memory": counting.Own(window_length=1)}, "Own is sampled on the host"),
         ({"processor": Untraceable()}, "states are on the host"),
     ],
     ids=["memory", "processor"],
