@@ -17,10 +17,11 @@ import time
 import gymnasium as gym
 import keras
 import numpy as np
-from networks import mlp, nature_cnn
+from networks import mlp
 
 from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, engine
 from kerasrl_gpu.callbacks import Callback
+from kerasrl_gpu.networks import nature_cnn
 from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.pool.transitions import Rule
 
@@ -108,7 +109,7 @@ def time_sampling(limit):
 
 def dqn(batch_size, limit, updates):
     return DQNAgent(
-        model=nature_cnn(nb_actions=4, window=WINDOW),
+        model=nature_cnn((84, 84), nb_actions=4, window_length=WINDOW),
         nb_actions=4,
         memory=filled(limit, np.zeros((84, 84), np.uint8), Field("uint8", ())),
         batch_size=batch_size,

@@ -9,10 +9,11 @@ import gymnasium as gym
 import keras
 import numpy as np
 import ours_adapters
-from networks import mlp, nature_cnn
+from networks import mlp
 from peers import side
 
 from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent
+from kerasrl_gpu.networks import nature_cnn
 from kerasrl_gpu.policy import EpsGreedyQPolicy
 from kerasrl_gpu.random import GaussianWhiteNoiseProcess
 
@@ -93,7 +94,7 @@ def ddpg_pendulum(seed):
 def nature_dqn(seed):
     memory = DeviceMemory(limit=NATURE_FRAMES, window_length=4)
     agent = DQNAgent(
-        model=nature_cnn(nb_actions=4),
+        model=nature_cnn((84, 84), nb_actions=4),
         nb_actions=4,
         memory=memory,
         policy=EpsGreedyQPolicy(eps=0.1),

@@ -12,10 +12,11 @@ import time
 import keras
 import numpy as np
 import ours_adapters
-from networks import mlp, nature_cnn
+from networks import mlp
 from peers import side
 
 from kerasrl_gpu import DeviceMemory, DQNAgent
+from kerasrl_gpu.networks import nature_cnn
 
 ROWS, SAMPLE_S = 4_000, 0.05
 
@@ -27,7 +28,7 @@ def dense_agent(hidden, seed):
 
 
 def nature_agent(seed):
-    model, memory = nature_cnn(nb_actions=4), DeviceMemory(ROWS, window_length=4)
+    model, memory = nature_cnn((84, 84), nb_actions=4), DeviceMemory(ROWS, window_length=4)
     return agent_of(model, memory, np.zeros((84, 84), np.uint8), 64, 2, seed)
 
 

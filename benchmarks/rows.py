@@ -247,7 +247,7 @@ ROWS = (
     ),
     tune_row("mlp_64_64"),
     tune_row("mlp_256_256"),
-    tune_row("nature_cnn", windows=5),
+    tune_row("nature_cnn", windows=9),
     Row(
         name="tune_seconds",
         unit="s",

@@ -36,9 +36,10 @@ def search(
     updates: what is over 2 times slower there is so at any number, since fusing saves every size
     the same time an update. Then all numbers of fused updates at the fastest size, unless a call
     would last over a second. Then the sizes that are left with the best number, beside what is left
-    of the second sweep; only the last one is chosen from. The best number is the smallest within
-    the plateau: where fusing brings nothing, nothing new is compiled for the last sweep. With one
-    number of fused updates the first sweep is all.
+    of the second sweep; only the last one is chosen from, and what is close to the best there is
+    timed once more among itself. The best number is the smallest within a third of the plateau:
+    where fusing brings nothing, nothing new is compiled for the last sweep. With one number of
+    fused updates the first sweep is all.
 
     A point is probed only if its predicted upper bound is within the budget, and timed only if the
     bound is so with its own reading, too. The smallest one of all has no prediction.
@@ -95,12 +96,13 @@ def _sweep(sizes, bench, seconds, plateau):
     first, *more = next(size for size in left if size[0] == bench.fastest)
     most_rows = _LONGEST_CALL_S * bench.speeds[first].samples_per_s
     short = [point for point in more if point.rows_a_call <= most_rows]
-    bench.time([first, *short], 0.3 * seconds)
+    bench.time([first, *short], 0.2 * seconds)
     beside = bench.left
-    enough = (1 - plateau) * bench.speeds[bench.fastest].samples_per_s
-    fused = min(point.fused for point in beside if bench.speeds[point].samples_per_s >= enough)
+    # The sizes give the plateau away once more: a third of it here, so that both stay close to it.
+    fused = min(point.fused for point in bench.level(plateau / 3))
     best = [point for size in left for point in size if point.fused == fused]
-    bench.time(dict.fromkeys([*best, *beside]), 0.5 * seconds)
+    bench.time(dict.fromkeys([*best, *beside]), 0.35 * seconds)
+    bench.time_again(bench.level(2 * plateau), 0.25 * seconds)
 
 
 class _Bench:
@@ -117,6 +119,17 @@ class _Bench:
     def fastest(self) -> Point:
         """Of the last sweep."""
         return max(self.left, key=lambda point: self.speeds[point].samples_per_s)
+
+    def level(self, plateau: float) -> list[Point]:
+        """What is left within that fraction of the fastest."""
+        enough = (1 - plateau) * self.speeds[self.fastest].samples_per_s
+        return [point for point in self.left if self.speeds[point].samples_per_s >= enough]
+
+    def time_again(self, points: Iterable[Point], seconds: float) -> None:
+        """Time several of the points that are left; the others keep what they have."""
+        runs = {point: self.runs[point] for point in points}
+        if len(runs) > 1:
+            self.speeds.update(measure(runs, seconds=seconds, **self.options))
 
     def time(self, points: Iterable[Point], seconds: float) -> None:
         """Probe, open and time one sweep's points."""
