@@ -130,11 +130,16 @@ class Agent(keras_rl.Agent):
         self.recorder = Recorder(self.memory, self.rule.bootstrap_truncated)
         if self.on_pool:
             self.memory.settle, self.memory.beside = self.flush, partial(sizing.beside, self)
+            self.memory.release = self._forget_pool
         elif self.batch_size == sizing.AUTO:
             raise ArgumentError(
                 f"batch_size='auto' is planned for a DeviceMemory; {type(self.memory).__name__} "
                 "needs a number: pass batch_size=32, say."
             )
+
+    def _forget_pool(self):
+        if self.prepared:
+            self.trainer.learner.forget_pool()
 
     @property
     def on_pool(self) -> bool:

@@ -25,6 +25,10 @@ class PoolTooLarge(KerasRLError, MemoryError):
     """The replay pool asked for does not fit into the memory that is there."""
 
 
+class SpillFailed(KerasRLError, OSError):
+    """Rows of the pool were to move to another tier, and there was no room for them."""
+
+
 class EmptyPool(KerasRLError, RuntimeError):
     """A batch was asked for while no stored row can start a transition."""
 

@@ -10,7 +10,10 @@ from kerasrl_gpu import engine
 from kerasrl_gpu.execution import AT_ONCE
 from kerasrl_gpu.pool import transitions, uniform
 from kerasrl_gpu.pool.ring import Live
+from kerasrl_gpu.pool.tiers import unstage
 from kerasrl_gpu.updates.batches import Batch
+
+_STEP, _WRITE = "step", "write"  # the calls that touch the pool
 
 
 class Learner:
@@ -66,6 +69,11 @@ class Learner:
             for (call, *parts), program in self._programs.items()
         }
 
+    @property
+    def span(self) -> int:
+        """n of n-step returns."""
+        return self._rule.span
+
     def execute(self, execution, batch_size: int) -> None:
         """Execute updates of batches of this size so, from the next call on."""
         self.execution, self.batch_size = execution, batch_size
@@ -88,6 +96,11 @@ class Learner:
             self._programs[key] = make()
         return self._programs[key]
 
+    def forget_pool(self) -> None:
+        """Let go of a pool that compiled calls hold; the next ones are compiled anew."""
+        for key in [key for key in self._programs if key[0] in (_STEP, _WRITE)]:
+            del self._programs[key]
+
     def act(self, memory):
         """program(state, wire) -> f32[A] for the state that the wire shows."""
         return self._compiled(
@@ -100,13 +113,17 @@ class Learner:
     def step(self, memory, what):
         """program(state, pool, wire) -> (state, pool, f32[A + M]).
 
+        Where the rows lie on several tiers, `pool` is what `Tiers.stage` returns, and only read.
+
         Args:
             memory: a DeviceMemory that has its pool.
             what: which networks learn; falsy writes and acts only.
         """
         return self._compiled(
-            "step" if what else "write",
-            lambda: self._made_step(memory, what, self.batch_size, self.execution, memory.wire.row),
+            _STEP if what else _WRITE,
+            lambda: self._made_step(
+                memory, what, self.batch_size, self.execution, memory.row_to_write
+            ),
             *((what, self._label) if what else ()),
         )
 
@@ -159,6 +176,8 @@ class Learner:
         return act
 
     def _learn_from_pool(self, memory, what, size, execution):
+        if memory.tiers is not None:
+            return self._learn_from_staged(memory.layout, what, size, execution)
         wire, layout, rule, update = memory.wire, memory.layout, self._rule, self._update(what)
         at_once = execution.rows(size)
 
@@ -186,6 +205,24 @@ class Learner:
                 some = engine.cluster(partial(read, count=count))
                 return self._processed(some(pool, live, starts, first))
 
+            return update(state, Batch(rows, size, at_once, unroll=self._convolutional))
+
+        return learn
+
+    def _learn_from_staged(self, layout, what, size, execution):
+        rule, update, at_once = self._rule, self._update(what), execution.rows(size)
+        read = engine.cluster(lambda rows: transitions.of_rows(rows, layout, rule))
+
+        def learn(state, staged, message, offset):
+            index = ops.reshape(ops.cast(offset, "int32"), (1,))
+            drawn = unstage(staged, layout, size, rule.span, index)
+
+            def rows(first, count):
+                shape = count, *drawn.shape[1:]
+                return self._processed(read(ops.slice(drawn, (first, 0, 0), shape)))
+
+            if at_once == size:
+                return update(state, Batch.of(self._processed(read(drawn)), size))
             return update(state, Batch(rows, size, at_once, unroll=self._convolutional))
 
         return learn

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 from keras import tree
 
-from kerasrl_gpu import engine
+from kerasrl_gpu import engine, tiering
 from kerasrl_gpu.errors import ArgumentError, EmptyPool, check_count
 from kerasrl_gpu.keras_rl import Experience, Memory
 from kerasrl_gpu.observations import ObservationSpec, as_reward
@@ -15,6 +15,7 @@ from kerasrl_gpu.planning import budgets, room
 from kerasrl_gpu.planning.budgets import AUTO
 from kerasrl_gpu.pool import reader, ring, transitions
 from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Field, Layout
+from kerasrl_gpu.pool.ring import Live
 from kerasrl_gpu.units import human_bytes
 from kerasrl_gpu.wire import StepWire
 
@@ -44,6 +45,12 @@ class DeviceMemory(Memory):
         beside: observation -> room.Beside, what the run takes beside a pool of such; an agent sets
             it.
         settle: () -> None, runs the step that waits in the wire; an agent sets it.
+        release: () -> None, lets go of the pool in compiled calls, which comes back as another
+            one; an agent sets it.
+        pool: u8[N, row bytes] on the device; None before the first row, and while its rows lie on
+            several tiers.
+        tiers: `pool.tiers.Tiers` while they do, else None.
+        reader: of batches outside of updates.
     """
 
     def __init__(
@@ -58,13 +65,14 @@ class DeviceMemory(Memory):
     ):
         window_length = check_count("window_length", window_length, 1)
         super().__init__(window_length, ignore_episode_boundaries)
-        self.limit = _checked_limit(limit, window_length, budget)
+        self.limit = room.checked_limit(limit, window_length, budget)
         budgets.parse(budget)
         self.keep_dtype, self.budget, self.seed = keep_dtype, budget, seed
-        self.spec = self.layout = self.ring = self.pool = self.wire = None
+        self.spec = self.layout = self.ring = self.pool = self.tiers = self.wire = None
         self._action, self._span, self.nb_draws = None, 1, 0
         self.saved = None  # `resume.memory.Noted`: the checkpoint that holds these rows
         self.settle, self.beside = lambda: None, lambda observation: room.Beside()
+        self.release = lambda: None
         self.preferred_limit = None  # of "auto", where a checkpoint's pool had so many rows
 
     @property
@@ -76,9 +84,9 @@ class DeviceMemory(Memory):
 
     def bind(self, action: Field, span: int = 1) -> None:
         """Say what an action is and how many steps a transition spans, before the first row."""
-        if self.pool is not None and _holds(self._action, action) and span == self._span:
+        if self.ring is not None and _holds(self._action, action) and span == self._span:
             return
-        if self.pool is not None:
+        if self.ring is not None:
             raise ArgumentError(
                 f"this memory already holds actions {self._action} read over {self._span} steps; "
                 f"an agent with actions {action} over {span} steps needs a DeviceMemory of its own."
@@ -123,7 +131,7 @@ class DeviceMemory(Memory):
         Raises:
             ObservationError, ArgumentError: nothing that a pool on this backend can hold.
         """
-        if self.pool is not None:
+        if self.ring is not None:
             return
         spec = ObservationSpec(observation, self.keep_dtype)
         for leaf in spec.fields.values():
@@ -143,7 +151,7 @@ class DeviceMemory(Memory):
         """
         if observation is not None:
             self.look_at(observation)
-        if self.pool is not None:
+        if self.ring is not None:
             return
         if self.spec is None:
             raise ArgumentError("the pool needs an example; pass memory.allocate(observation).")
@@ -152,30 +160,21 @@ class DeviceMemory(Memory):
             self.limit = layout.limit
             size = human_bytes(layout.nbytes)
             print(f"limit={self.limit:_}: {size} of budget={self.budget!r}", file=sys.stderr)
-        self._action = layout.action
+        pool = engine.zeros((layout.rows, layout.row_bytes), "uint8")  # it may not fit
+        self._action, self.pool = layout.action, pool
         self.layout, self.ring = layout, ring.Ring(layout, self._span)
-        self.pool = engine.zeros((layout.rows, layout.row_bytes), "uint8")
         self.wire = StepWire(layout)
-        self._put, self._reader = engine.compile_put(self.wire.row), reader.Reader(layout)
+        self._put, self._fill = engine.compile_put(self.wire.row), engine.compile_fill()
+        self.reader = reader.Reader(layout)
 
     def _room_for(self, spec, action) -> int:
         """`limit` as a number; raises PoolTooLarge where so many rows have no room."""
-        least = self.least_limit
-        row_bytes = self._layout(spec, action, least).row_bytes
-        if self.limit != AUTO:
-            is_tight = self._is_tight(self.limit * row_bytes)
-            beside = self.beside(spec.example) if is_tight else room.Beside()
-            room.check_limit(self.limit, row_bytes, least, self.budget, beside)
-            return self.limit
-        most = room.auto_limit(row_bytes, least, self.budget, self.beside(spec.example))
-        return min(most, self.preferred_limit or most)
+        row_bytes = self._layout(spec, action, self.least_limit).row_bytes
+        return room.rows_for(self, spec.example, row_bytes)
 
-    def _is_tight(self, pool_bytes) -> bool:
-        """Whether what the run takes beside the pool can decide; to plan that takes 0.1 s."""
-        if self.budget is not None:
-            return True
-        free = room.spendable(None)
-        return free is not None and 2 * pool_bytes > free
+    def layout_of(self, limit: int) -> Layout:
+        """The layout that the pool would have with so many rows."""
+        return self._layout(self.spec, self.action, limit)
 
     def _layout(self, spec, action, limit):
         return Layout(
@@ -203,9 +202,32 @@ class DeviceMemory(Memory):
         size = self.ring.heads[0] - tail
         self.wire.set_row(leaves, reward, flags, slot, tail % self.layout.capacity, size)
 
+    @property
+    def row_to_write(self):
+        """message -> the row, for a call that learns, too; None where it is written before that."""
+        return self.wire.row if self.tiers is None else None
+
+    def stage_batches(self, learner, what):
+        """Store the staged row, and gather the batches of the next call; see `Tiers.stage`."""
+        self.store()
+        if not what:
+            return None
+        message = self.wire.view
+        live, draw = Live(message["tail"], message["size"]), int(message["draw"])
+        slots = [
+            self.tiers.draw(
+                live, (int(message["seed"]), draw + update), learner.batch_size, learner.span
+            )
+            for update in range(learner.updates_per_call)
+        ]
+        return self.tiers.stage(np.stack(slots))
+
     def store(self) -> None:
         """Store the staged row by a call of its own."""
-        self.pool = self._put(self.pool, self.wire)
+        if self.tiers is None:
+            self.pool = self._put(self.pool, self.wire)
+        else:
+            self.tiers.put(self.wire)
 
     def remember(self, observation, terminal) -> None:
         """Note an observation for the window that acting sees; stores nothing."""
@@ -245,8 +267,8 @@ class DeviceMemory(Memory):
             self.stage(observation, 0, 0.0)
         else:
             slot = self.ring.end_at_newest()
-            row = engine.take_rows(self.pool, np.array([slot], np.int32))
-            self.wire.set_again(slot, engine.to_host(row), ring.TRUNCATED | ring.FINAL)
+            row = self.read_rows(np.array([slot], np.int32))
+            self.wire.set_again(slot, row, ring.TRUNCATED | ring.FINAL)
         self.store()
 
     def forget_window(self) -> None:
@@ -337,7 +359,9 @@ class DeviceMemory(Memory):
         offsets = np.full(batch_size, -1) if offsets is None else offsets
         if counters is None:
             counters, self.nb_draws = (self.seed, self.nb_draws), self.nb_draws + 1
-        return self._reader(self.pool, self.ring.live(), counters, offsets, rule)
+        if self.tiers is not None:
+            return self.reader.from_tiers(self.tiers, self.ring.live(), counters, offsets, rule)
+        return self.reader(self.pool, self.ring.live(), counters, offsets, rule)
 
     def check_can_sample(self) -> None:
         """Raise EmptyPool unless a stored row can start a transition."""
@@ -347,6 +371,19 @@ class DeviceMemory(Memory):
                 f"none of the {held} stored rows can start a transition yet: each needs its window "
                 "of earlier observations and its next one. Raise nb_steps_warmup, or limit."
             )
+
+    def read_rows(self, slots: np.ndarray) -> np.ndarray:
+        """u8[n, row bytes] of these slots i32[n], on the host."""
+        if self.tiers is not None:
+            return self.tiers.read(slots)
+        return engine.to_host(engine.take_rows(self.pool, slots))
+
+    def write_rows(self, slot: int, rows: np.ndarray) -> None:
+        """Replace rows u8[n, row bytes] from that slot on; each n compiles once."""
+        if self.tiers is not None:
+            self.tiers.take(slot, rows)
+        else:
+            self.pool = self._fill(self.pool, slot, rows)
 
     def _state(self, leaves, row) -> list:
         """Row b of {leaf: [B, k, ...]} as k observations in the environment's structure."""
@@ -364,12 +401,21 @@ class DeviceMemory(Memory):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the pool takes on the device; 0 before the first row."""
+        """Bytes of the pool, wherever it lies; 0 before the first row."""
         return 0 if self.layout is None else self.layout.nbytes
+
+    # Where its rows lie -------------------------------------------------------------------------
+
+    tier_bytes, spill, pull, resize = (
+        tiering.tier_bytes,
+        tiering.spill,
+        tiering.pull,
+        tiering.resize,
+    )
 
     def _stored(self, *fields) -> dict:
         self.settle()
-        return reader.stored(self.pool, self.layout, self.ring.live(), fields)
+        return reader.stored(self.read_rows, self.layout, self.ring.live(), fields)
 
     @property
     def observations(self) -> list:
@@ -415,23 +461,6 @@ class DeviceMemory(Memory):
             "a DeviceMemory lives on a device and is not pickled or deep-copied; "
             "save the agent with agent.save(path), which writes the pool's rows too."
         )
-
-
-def _checked_limit(limit, window_length, budget):
-    """`limit` as a number of rows, or "auto"."""
-    if isinstance(limit, str) and limit == AUTO:
-        if budget is None:
-            raise ArgumentError(
-                "limit='auto' spends a budget, and none is stated; pass budget='70%' or "
-                "budget='6GiB' with it."
-            )
-        return AUTO
-    if check_count("limit", limit) < window_length + 2:
-        raise ArgumentError(
-            f"limit={limit} is too small for window_length={window_length}: a transition needs "
-            f"its window and the next observation. Pass limit={window_length + 2} or more."
-        )
-    return int(limit)
 
 
 def _holds(stored: Field, action: Field) -> bool:

@@ -118,24 +118,31 @@ class Trainer:
         (memory, what, done, copy_targets), self._queued = self._queued, None
         if what:
             self._state = self._refreshed(self._state)
-        program = self.learner.step(memory, what)
         before = self._updates // self.learner.updates_per_call - 1 if what else 0
-        numbers = [self._run_one_of_many(program, memory) for _ in range(before)]
-        self._state, memory.pool, out = program(self._state, memory.pool, memory.wire)
-        self._running = (out, done if what else None, numbers)
+        numbers = [self._run_one_of_many(memory, what) for _ in range(before)]
+        self._running = (self._call(memory, what), done if what else None, numbers)
         if what:
             self.nb_updates += self._updates
         if copy_targets:
             self._state = self.mirror.copy_targets(engine.unpack(self._state))
 
-    def _run_one_of_many(self, program, memory) -> list:
+    def _call(self, memory, what):
+        """One call of the program for what the wire says; what it returns."""
+        program = self.learner.step(memory, what)
+        if memory.tiers is None:
+            self._state, memory.pool, out = program(self._state, memory.pool, memory.wire)
+        else:
+            staged = memory.stage_batches(self.learner, what)
+            self._state, _, out = program(self._state, staged, memory.wire)
+        return out
+
+    def _run_one_of_many(self, memory, what) -> list:
         """One of the calls that share the updates of a step, not the last; its numbers.
 
         Each writes the step's row to its place again.
         """
-        self._state, memory.pool, out = program(self._state, memory.pool, memory.wire)
-        numbers = engine.to_host(out)[-self.learner.nb_metrics :]  # the wire is free then
-        memory.wire.view["draw"] += np.uint32(self.learner.updates_per_call)
+        numbers = engine.to_host(self._call(memory, what))[-self.learner.nb_metrics :]
+        memory.wire.view["draw"] += np.uint32(self.learner.updates_per_call)  # it is free by now
         return numbers
 
     def answer(self) -> np.ndarray:

@@ -8,7 +8,7 @@ from keras import ops
 from kerasrl_gpu.learner import Learner
 
 BYTES_A_ROW = 100_000  # beside what is held, for each row computed at a time; more than planned
-CALL_S = 2e-4  # of any call, so that the most rows a call are the fastest
+CALL_S = 1e-3  # of any call, so that the most rows a call are the fastest
 
 
 class Trials(list):

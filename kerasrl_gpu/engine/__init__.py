@@ -58,6 +58,7 @@ compile_learn = programs.compile_learn
 compile_put = programs.compile_put
 compile_read = programs.compile_read
 compile_step = programs.compile_step
+fence = programs.fence
 repeat = programs.repeat
 
 serializing = serializing.serializing

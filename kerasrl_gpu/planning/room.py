@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kerasrl_gpu import engine, probes
-from kerasrl_gpu.errors import PoolTooLarge
+from kerasrl_gpu.errors import ArgumentError, PoolTooLarge, check_count
 from kerasrl_gpu.planning import budgets
+from kerasrl_gpu.planning.budgets import AUTO
 from kerasrl_gpu.units import human_bytes
 
 _MOST_ROWS = 2**31 - 1  # slots are i32
@@ -98,3 +99,52 @@ def check_limit(limit: int, row_bytes: int, least: int, budget, beside: Beside) 
         f"limit={limit:_} rows of {row_bytes:_} B need {human_bytes(need)}; "
         f"{human_bytes(max(0, left))} are left for the pool{rest}. {hint}"
     )
+
+
+def checked_limit(limit, window_length: int, budget):
+    """`limit` of a memory as a number of rows, or "auto".
+
+    Raises:
+        ArgumentError: too few for a transition, or "auto" without a budget.
+    """
+    if isinstance(limit, str) and limit == AUTO:
+        if budget is None:
+            raise ArgumentError(
+                "limit='auto' spends a budget, and none is stated; pass budget='70%' or "
+                "budget='6GiB' with it."
+            )
+        return AUTO
+    if check_count("limit", limit) < window_length + 2:
+        raise ArgumentError(
+            f"limit={limit} is too small for window_length={window_length}: a transition needs "
+            f"its window and the next observation. Pass limit={window_length + 2} or more."
+        )
+    return int(limit)
+
+
+def rows_for(memory, example, row_bytes: int) -> int:
+    """The memory's limit as a number.
+
+    Args:
+        example: an observation.
+        row_bytes: of one row of such.
+
+    Raises:
+        PoolTooLarge: so many rows have no room.
+    """
+    least = memory.least_limit
+    if memory.limit == AUTO:
+        most = auto_limit(row_bytes, least, memory.budget, memory.beside(example))
+        return min(most, memory.preferred_limit or most)
+    is_tight = _is_tight(memory.budget, memory.limit * row_bytes)
+    beside = memory.beside(example) if is_tight else Beside()
+    check_limit(memory.limit, row_bytes, least, memory.budget, beside)
+    return memory.limit
+
+
+def _is_tight(budget, pool_bytes) -> bool:
+    """Whether what the run takes beside the pool can decide; to plan that takes 0.1 s."""
+    if budget is not None:
+        return True
+    free = spendable(None)
+    return free is not None and 2 * pool_bytes > free

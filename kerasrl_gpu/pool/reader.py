@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from keras import ops
 
 from kerasrl_gpu import engine
 from kerasrl_gpu.pool import transitions, uniform
 from kerasrl_gpu.pool.layout import Layout
 from kerasrl_gpu.pool.ring import Live
+from kerasrl_gpu.pool.tiers import unstage
 
 _ROWS_AT_ONCE = 4_096  # copied to the host, of which only the fields asked for are kept
 
@@ -44,31 +44,37 @@ class Reader:
 
         def read(pool, tail, size, seed, draw, offsets):
             live = Live(tail, size)
-            environment, drawn = uniform.sample(
-                pool, layout, live, seed, draw, offsets.shape[0], rule.span
-            )
-            asked = ops.clip(offsets, 0, size[0] - 1)
-            first = ops.zeros_like(environment)
-            fits = ops.logical_and(
-                uniform.valid(pool, layout, live, first, asked, rule.span),
-                ops.equal(offsets, asked),
-            )
-            environment = ops.where(fits, first, environment)
-            offset = ops.where(fits, asked, drawn)
-            return transitions.read(pool, layout, live, environment, offset, rule)
+            starts = uniform.starts(pool, layout, live, (seed, draw), offsets, rule.span)
+            return transitions.read(pool, layout, live, *starts, rule)
 
         return read
 
+    def from_tiers(self, tiers, live: Live, counters, offsets, rule: transitions.Rule) -> dict:
+        """The same of a pool that lies on several tiers."""
+        slots = tiers.draw(live, counters, len(offsets), rule.span, offsets)
+        key = rule, len(offsets)
+        if key not in self._programs:
 
-def stored(pool, layout: Layout, live: Live, fields) -> dict:
+            def read(staged):
+                rows = unstage(staged, self._layout, len(offsets), rule.span, np.zeros(1, np.int32))
+                return transitions.of_rows(rows, self._layout, rule)
+
+            self._programs[key] = engine.compile_read(read)
+        return self._programs[key](tiers.stage(slots[None]))
+
+
+def stored(read_rows, layout: Layout, live: Live, fields) -> dict:
     """Fields of every live row of environment 0 on the host, oldest first.
+
+    Args:
+        read_rows: slots i32[n] -> u8[n, row bytes] on the host.
 
     Returns:
         {field: dtype[N, ...]}; see `Layout.fields`.
     """
     at = ((live.tail[0] + np.arange(live.size[0])) % layout.capacity).astype(np.int32)
     parts = [
-        layout.unpack(engine.to_host(engine.take_rows(pool, some)), fields)
+        layout.unpack(read_rows(some), fields)
         for some in np.array_split(at, max(1, -(-len(at) // _ROWS_AT_ONCE)))
     ]
     return {name: np.concatenate([part[name] for part in parts]) for name in fields}

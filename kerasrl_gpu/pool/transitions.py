@@ -38,12 +38,27 @@ def read(pool, layout: Layout, live: Live, environment, offset, rule: Rule) -> d
         rule: span, discount and what truncation means.
 
     Returns:
+        see `of_rows`.
+    """
+    at = places(layout, live, environment, offset, rule.span)
+    return of_rows(engine.take_rows(pool, at), layout, rule)
+
+
+def places(layout: Layout, live: Live, environment, offset, span: int):
+    """i32[B, k + n] slots of the rows that each transition is made of, oldest first."""
+    steps = ops.arange(1 - layout.window, span + 1, dtype="int32")
+    return slots(layout, live, environment[:, None], offset[:, None] + steps)
+
+
+def of_rows(rows, layout: Layout, rule: Rule) -> dict:
+    """Transitions from their rows u8[B, k + n, row bytes], wherever these were stored.
+
+    Returns:
         A batch: "observation" and "next_observation", each {leaf: dtype[B, k, ...]}; "action"
         [B, ...]; "reward" f32[B], summed over the span; "discount" f32[B]; "terminated" bool[B].
     """
+    rows = engine.fence(rows)  # what follows is compiled the same, whatever came before
     k, n = layout.window, rule.span
-    at = lambda steps: slots(layout, live, environment[:, None], offset[:, None] + steps)  # noqa: E731
-    rows = engine.take_rows(pool, at(ops.arange(1 - k, n + 1, dtype="int32")))
     flags = layout.read(rows, FLAGS)
     final = ops.not_equal(ops.bitwise_and(flags[:, k:], FINAL), 0)
     length = nstep.length(final, n)
@@ -53,19 +68,24 @@ def read(pool, layout: Layout, live: Live, environment, offset, rule: Rule) -> d
     if not rule.bootstrap_truncated:
         ended = ops.not_equal(ops.bitwise_and(ending, FINAL), 0)
     rewards = layout.read(rows[:, k - 1 : k - 1 + n], REWARD)
-    later = rows[:, 1:]
-    if n > 1:
-        steps = ops.arange(1 - k, 1, dtype="int32")
-        later = engine.take_rows(pool, at(steps[None, :] + length[:, None]))
     inside = later_inside = None
     if k > 1 and not layout.cross_episodes:
         inside = frames.within_episode(flags[:, :k], k)
         later_inside = frames.advanced(inside, length)
     return {
         "observation": frames.stacks(layout, rows[:, :k], inside),
-        "next_observation": frames.stacks(layout, later, later_inside),
+        "next_observation": frames.stacks(layout, _later(rows, length, k), later_inside),
         "action": layout.read(rows[:, k - 1], ACTION),
         "reward": nstep.returns(rewards, length, rule.gamma),
         "discount": nstep.discounts(length, ended, rule.gamma),
         "terminated": terminated,
     }
+
+
+def _later(rows, length, k):
+    """u8[B, k, row bytes], the rows of each stack `length` i32[B] steps later."""
+    later = rows[:, 1 : 1 + k]
+    for steps in range(2, rows.shape[1] - k + 1):
+        taken = ops.equal(length, steps)[:, None, None]
+        later = ops.where(taken, rows[:, steps : steps + k], later)
+    return later

@@ -88,3 +88,20 @@ def sample(pool, layout: Layout, live: Live, seed, draw, batch_size: int, span: 
         maximum_iterations=ROUNDS + layout.limit,
     )
     return place(rank)
+
+
+def starts(pool, layout: Layout, live: Live, counters, offsets, span: int = 1):
+    """Given rows of environment 0 where a transition can start in them, drawn ones elsewhere.
+
+    Args:
+        counters: (seed, draw) u32[], see `sample`.
+        offsets: i32[B], rows after the tail; -1, for instance, is no row.
+
+    Returns:
+        (environment i32[B], offset i32[B]).
+    """
+    environment, drawn = sample(pool, layout, live, *counters, offsets.shape[0], span)
+    asked = ops.clip(offsets, 0, live.size[0] - 1)
+    first = ops.zeros_like(environment)
+    fits = ops.logical_and(valid(pool, layout, live, first, asked, span), ops.equal(offsets, asked))
+    return ops.where(fits, first, environment), ops.where(fits, asked, drawn)

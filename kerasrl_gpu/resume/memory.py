@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kerasrl_gpu import engine
 from kerasrl_gpu.checkpoint import Range
 from kerasrl_gpu.errors import CheckpointError
 from kerasrl_gpu.observations import ObservationSpec, as_plain
 from kerasrl_gpu.pool import ranges
 from kerasrl_gpu.pool.layout import ACTION
 from kerasrl_gpu.pool.ring import Ring
+from kerasrl_gpu.tiering import write_range
 
 
 class Noted(NamedTuple):
@@ -34,7 +34,7 @@ class Noted(NamedTuple):
 def get_state(memory) -> dict | None:
     """What a DeviceMemory holds beside its rows; None before the first row."""
     memory.settle()
-    if memory.pool is None:
+    if memory.ring is None:
         return None
     return {
         "example": as_plain(memory.spec.example),
@@ -64,7 +64,7 @@ def set_window(memory, window: dict) -> None:
 
 def rows_of(memory) -> list[Range]:
     """The pool's rows for `checkpoint.write`; each range is read from the device when asked for."""
-    if memory.pool is None:
+    if memory.ring is None:
         return []
     capacity, row_bytes = memory.layout.capacity, memory.layout.row_bytes
     heads = memory.ring.heads
@@ -103,8 +103,7 @@ def _read(memory, part, length) -> np.ndarray:
     """u8[n, row bytes]. Always `length` rows come from the device: one program serves them all."""
     start = part.environment * memory.layout.capacity + part.start
     slots = np.minimum(start + np.arange(length), memory.layout.rows - 1).astype(np.int32)
-    rows = engine.to_host(engine.take_rows(memory.pool, slots))
-    return rows[: part.stop - part.start]
+    return memory.read_rows(slots)[: part.stop - part.start]
 
 
 def set_state(memory, state: dict, saved) -> int:
@@ -122,9 +121,8 @@ def set_state(memory, state: dict, saved) -> int:
     memory.spec = ObservationSpec(state["example"], memory.keep_dtype)
     was = state["ring"]
     shifts = memory.ring.set_state(was)
-    fill = engine.compile_fill()
     for part in _parts(state):
-        _fill(memory, fill, part, saved.rows(part.name), was, shifts[part.environment])
+        write_range(memory, part, saved.rows(part.name), was, shifts[part.environment])
     memory.nb_draws = state["nb_draws"]
     set_window(memory, state["window"])
     same = was["capacity"] == memory.layout.capacity
@@ -132,20 +130,6 @@ def set_state(memory, state: dict, saved) -> int:
     if same:
         note(memory, saved.path)
     return sum(min(head, was["capacity"]) for head in was["heads"]) - len(memory.ring)
-
-
-def _fill(memory, fill, part, rows, was, shift) -> None:
-    """Write those of a saved range's rows that are kept, each piece in one call."""
-    capacity, environment = memory.layout.capacity, part.environment
-    newest = was["heads"][environment] - 1
-    slots = np.arange(part.start, part.stop)
-    positions = newest - (newest - slots) % was["capacity"] - shift
-    head = memory.ring.heads[environment]
-    kept = positions >= head - min(head, capacity)
-    slots, rows = positions[kept] % capacity, rows if kept.all() else rows[kept]
-    for start, stop in ranges.runs(slots):
-        slot = environment * capacity + int(slots[start])
-        memory.pool = fill(memory.pool, slot, rows[start:stop])
 
 
 def clear(memory) -> None:

@@ -86,7 +86,7 @@ def write(agent, path, keep: int):
         previous=None if replay is None else memory.previous(replay),
         keep=keep,
     )
-    if replay is not None and replay.pool is not None:
+    if replay is not None and replay.ring is not None:
         memory.note(replay, written)
     return written
 

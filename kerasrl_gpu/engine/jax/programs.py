@@ -165,6 +165,11 @@ def cluster(function):
     return function
 
 
+def fence(array):
+    """`array`; nothing that makes it is compiled together with what is made of it."""
+    return jax.lax.optimization_barrier(array)
+
+
 def repeat(body, count: int, carry, unroll: bool = False):
     """`body(index i32[], carry) -> carry` for index 0 .. count-1, one after the other.
 
