@@ -87,40 +87,46 @@ def test_a_line_that_broke_off_spoils_no_other(tmp_path):
         assert [event.step for event in events.read(path)] == [12, 13]
 
 
-def test_each_line_is_one_write(tmp_path, monkeypatch):
-    calls, opened = [], open
+class Spy:
+    """A file that notes what is written, and takes no more than `most` bytes at a time."""
 
-    def spying(path, mode, buffering):
-        file = opened(path, mode, buffering=buffering)
-        spy = SimpleNamespace(
-            tell=file.tell, seek=file.seek, read=file.read,
-            write=lambda data: calls.append(data) or file.write(data),
-        )  # fmt: skip
-        return Closing(spy, file)
+    def __init__(self, file, calls, most):
+        self._file, self._calls, self._most = file, calls, most
+        self.tell, self.seek, self.read = file.tell, file.seek, file.read
 
-    monkeypatch.setattr(events, "open", spying, raising=False)
-    (tmp_path / "m").write_bytes(b"broken")
-    events.append(tmp_path / "m", EVENT)
-    assert len(calls) == 1
-    assert calls[0].startswith(b"\n{")
-    assert calls[0].endswith(b"}\n")
-
-
-class Closing:
-    def __init__(self, inside, file):
-        self.inside, self.file = inside, file
+    def write(self, data):
+        self._calls.append(data)
+        return self._file.write(data[: self._most])
 
     def __enter__(self):
-        return self.inside
+        return self
 
     def __exit__(self, *error):
-        self.file.close()
+        self._file.close()
 
 
-def test_half_a_line_is_an_error():
-    """A write may take less than it is given: /dev/full refuses, so does a disk in its last block."""
-    with pytest.raises(OSError, match="No space left"):
-        events.append("/dev/full", EVENT)
+def spied(monkeypatch, most=None):
+    """What is written from now on, a write each."""
+    calls, opened = [], open
+    monkeypatch.setattr(
+        events, "open", lambda *a, **k: Spy(opened(*a, **k), calls, most), raising=False
+    )
+    return calls
+
+
+def test_each_line_is_one_write(tmp_path, monkeypatch):
+    calls = spied(monkeypatch)
+    (tmp_path / "m").write_bytes(b"broken")
+    events.append(tmp_path / "m", EVENT)
+    [line] = calls
+    assert line.startswith(b"\n{")
+    assert line.endswith(b"}\n")
+
+
+def test_half_a_line_is_an_error(tmp_path, monkeypatch):
+    spied(monkeypatch, most=10)  # as a disk does in its last block
+    with pytest.raises(OSError, match=r"m: 10 of \d+ bytes of a line could be written"):
+        events.append(tmp_path / "m", EVENT)
 
 
 def test_the_file_is_cut_back_to_a_checkpoint(tmp_path):

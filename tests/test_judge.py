@@ -121,6 +121,12 @@ def test_after_a_pause_the_rest_is_taken_back_step_by_step():
     assert states(verdicts)[36] == "SPILL"
 
 
+def test_a_state_is_left_for_one_that_the_use_still_asks_for():
+    made = levels.make(pause_leave=0.90, pause_dwell_s=0, cooldown_s=0)
+    verdicts, _ = play([0.93, 0.89], made)
+    assert (verdicts[1].action, verdicts[1].state) == ("resume", "SPILL")  # not WATCH, and back up
+
+
 # What freed nothing -------------------------------------------------------------------------------
 
 
@@ -408,7 +414,8 @@ def test_stalls_mean_watch_and_never_more():
     for second in range(100):  # use is low, stalls are not
         verdict, history = judge([stalls(0.2), device(0.1)], made, history, float(second))
     assert verdict.state == "WATCH"
-    for second in range(100, 111):
+    for second in range(100, 111):  # and WATCH's 10 s begin when they end
+        assert verdict.state == "WATCH"
         verdict, history = judge([stalls(0.0), device(0.1)], made, history, float(second))
     assert verdict.state == "NORMAL"
     verdict, _ = judge([stalls(1.0), device(0.83)], made, History(), 0.0)

@@ -12,6 +12,7 @@ TIERS = ("device", "host", "file")
 _FORMATS = (".png", ".svg", ".pdf")
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # safe to tell apart
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+_TOP = 118  # %; room for the legend above 100
 _TIMES = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 _INK, _FAINT = "#333333", "#b0b0b0"
 
@@ -121,11 +122,12 @@ def _draw_levels(axes, levels):
 def _draw_events(axes, events, began, unit_s):
     """A line where something was done, a dotted one where only the state changed."""
     place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+    paper = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
     for event in events:
         x, style = (event.time - began) / unit_s, "-" if event.action else ":"
-        axes.axvline(x, color=_INK, linestyle=style, linewidth=0.9, alpha=0.7)
-        word = event.action or event.after
-        axes.annotate(word, (x, 0), (3, 4), **place, color=_INK, fontsize=8, rotation=90)
+        axes.axvline(x, 0, 100 / _TOP, color=_INK, linestyle=style, linewidth=0.9, alpha=0.4)
+        word, look = event.action or event.after, {"color": _INK, "fontsize": 8, "rotation": 90}
+        axes.annotate(word, (x, 0.04), (0, 0), **place, **look, ha="center", bbox=paper)
 
 
 def _draw_pool(axes, samples, began, unit_s):
@@ -147,7 +149,7 @@ def _draw_pool(axes, samples, began, unit_s):
 
 def _dress(shares, pool):
     shares.set_title("Memory in use, of each limit", loc="left", fontsize=12, color=_INK)
-    shares.set_ylim(0, 118)  # room for the legend above 100 %
+    shares.set_ylim(0, _TOP)
     shares.set_yticks([0, 25, 50, 75, 100])
     shares.set_ylabel("% of the limit", color=_INK)
     for axes in (shares, pool):
