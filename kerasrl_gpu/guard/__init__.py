@@ -1,0 +1,1 @@
+"""What to do about memory that runs short: levels, verdicts, events; nothing here acts."""
