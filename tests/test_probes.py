@@ -264,15 +264,15 @@ def test_the_peak_is_remembered():
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="/proc is Linux's")
 def test_without_psutil_the_numbers_are_the_same(monkeypatch):
     limits, rss = probes.host_limits(), probes.process_rss()
-    monkeypatch.setattr(probes, "psutil", None)
+    monkeypatch.setattr(probes.host, "psutil", None)
     assert [limit.bytes for limit in probes.host_limits()] == [limit.bytes for limit in limits]
     assert probes.process_rss() == pytest.approx(rss, abs=8 * MIB)
 
 
 def test_descendants_count_against_the_physical_memory(child):
-    before = probes._tree_rss(probes.ROOT, os.getpid())[0]
+    before = probes.host.tree_rss(probes.ROOT, os.getpid())[0]
     child.hold(48 * MIB)
-    assert probes._tree_rss(probes.ROOT, os.getpid())[0] > before + 40 * MIB
+    assert probes.host.tree_rss(probes.ROOT, os.getpid())[0] > before + 40 * MIB
 
 
 def test_a_dead_process_is_a_value(child):
@@ -356,7 +356,7 @@ def real_group():
     """(version, folder) of a control group below this process's own, so that it evades nothing."""
     reasons = ["this process sees no memory control group"]
     own = {}
-    for version, folder in probes._group_folders(probes.ROOT, None):
+    for version, folder in probes.groups.folders():
         own.setdefault(version, folder)  # the innermost comes first
     for version, folder in own.items():
         try:
