@@ -12,6 +12,13 @@ _FULL = 0.9  # of the disk
 _TIGHT = 0.75  # of memory: where a guard begins to watch
 _PACKAGES = {"tensorflow": "tensorflow", "jax": "kerasrl-gpu[jax]"}
 _WITH_CUDA = {"tensorflow": "tensorflow[and-cuda]", "jax": "kerasrl-gpu[jax-cuda]"}
+_MEMORY = {
+    "device": "the device's memory",
+    "card": "the GPU's memory",
+    "process": "this process's limit",
+    "host": "the machine's memory",
+    "address space": "the address space",
+}
 _NAMES = {"tensorflow": "TensorFlow", "jax": "JAX"}
 
 
@@ -153,14 +160,14 @@ def _full(facts: Facts) -> Iterator[str]:
             f"{human_bytes(disk.limit_bytes)} are left on {disk.source}; checkpoints need room "
             "for two at a time. Look at `du -sh *` there, or save somewhere else."
         )
-    for name in ("device", "card", "process", "host", "address space"):
+    for name, what in _MEMORY.items():
         one = _reading(facts, name)
         if one is not None and one.fraction is not None and one.fraction >= _TIGHT:
             others = (
                 f", {human_bytes(one.others_bytes)} of it by others" if one.others_bytes else ""
             )
             yield (
-                f"{one.fraction:.0%} of the {name} is in use{others}: end what is not needed, or "
+                f"{one.fraction:.0%} of {what} is in use{others}: end what is not needed, or "
                 f"pass a `budget=` to the memory ({one.source})."
             )
 
