@@ -15,6 +15,7 @@ _MODULES = {
     "DeviceMemory": "memory",
     "Player": "resume.player",
     "load": "resume.rebuilding",
+    "set_memory_growth": "growth",
 }
 
 __all__ = sorted(_MODULES)

@@ -12,7 +12,7 @@ def main(arguments=None) -> int:
     """Run one command; returns the exit status, 1 where something is wrong."""
     parser = argparse.ArgumentParser(prog="kerasrl-gpu", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_add_verify, _add_plan, _add_tune):
+    for add in (_add_verify, _add_plan, _add_tune, _add_doctor):
         add(commands)
     own, script = _split(sys.argv[1:] if arguments is None else arguments)
     options, unknown = parser.parse_known_args(own)
@@ -65,6 +65,18 @@ def _add_tune(commands):
     tune.add_argument("--no-cache", action="store_true", help="measure again, and keep nothing")
     tune.add_argument("--draw", metavar="FILE", help="draw the curve: .png, .svg or .pdf")
     tune.set_defaults(run=_tune)
+
+
+def _add_doctor(commands):
+    doctor = commands.add_parser(
+        "doctor", help="say what a run finds on this machine, and how to mend what is wrong"
+    )
+    doctor.add_argument("--path", default=".", help="where checkpoints would go (.)")
+    doctor.add_argument("--limit", default="100_000", help="rows of a pool to price (100,000)")
+    doctor.add_argument(
+        "--observation", metavar="SHAPE:TYPE", help="what it would store: 84x84:uint8"
+    )
+    doctor.set_defaults(run=_doctor)
 
 
 def _add_target(parser):
@@ -125,6 +137,18 @@ def _tune(parser, options) -> int:
             draw=options.draw,
         ),
     )
+
+
+def _doctor(parser, options) -> int:
+    from kerasrl_gpu.commands import doctor
+    from kerasrl_gpu.errors import KerasRLError
+
+    try:
+        seen = options.observation and doctor.observation(options.observation)
+        return 0 if doctor.doctor(options.path, doctor.rows(options.limit), seen) else 1
+    except KerasRLError as error:
+        print(f"kerasrl-gpu doctor: {error}", file=sys.stderr)
+        return 1
 
 
 def _about_target(options, command) -> int:

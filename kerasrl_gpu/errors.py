@@ -53,6 +53,10 @@ class BackendError(KerasRLError, RuntimeError):
     """The Keras backend is one that this package has no engine for."""
 
 
+class DeviceInUse(KerasRLError, RuntimeError):
+    """The device has been started already, and what was asked for has to be said before."""
+
+
 def in_words(error: BaseException) -> str:
     """An error inside another text; its class is named where its message may not say enough."""
     return str(error) if isinstance(error, KerasRLError) else f"{type(error).__name__}: {error}"

@@ -9,50 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trees import GIB, MIB, V1_MOUNT, V1_UNLIMITED, V2_MOUNT, machine, v1, v2
 
 from kerasrl_gpu import probes
-
-MIB = 1 << 20
-GIB = 1 << 30
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-V1_UNLIMITED = "9223372036854771712"
-V1_MOUNT = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
-V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
-
-
-def machine(root, cgroup="", mountinfo="", groups=None, total_bytes=64 * GIB, rss_bytes=GIB):
-    """Write a machine below `root`: groups maps a folder to its files. Returns `root`."""
-    files = {
-        "proc/meminfo": f"MemTotal:       {total_bytes // 1024} kB\nMemFree:        1024 kB\n",
-        "proc/self/statm": f"9999999 {rss_bytes // PAGE_BYTES} 1 1 0 1 0\n",
-        "proc/self/cgroup": cgroup,
-        "proc/self/mountinfo": mountinfo,
-    }
-    for folder, contents in (groups or {}).items():
-        files |= {f"sys/fs/cgroup/{folder}/{name}": text for name, text in contents.items()}
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-def v2(limit, used=0, high="max", inactive=0, active=0):
-    return {
-        "memory.max": f"{limit}\n",
-        "memory.high": f"{high}\n",
-        "memory.current": f"{used}\n",
-        "memory.stat": f"anon 1\nfile 7\ninactive_file {inactive}\nactive_file {active}\n",
-    }
-
-
-def v1(limit, used=0, cache=0, shmem=0, above=V1_UNLIMITED):
-    return {
-        "memory.limit_in_bytes": f"{limit}\n",
-        "memory.usage_in_bytes": f"{used}\n",
-        "memory.stat": f"cache 1\nhierarchical_memory_limit {above}\n"
-        f"total_cache {cache}\ntotal_shmem {shmem}\n",
-    }
 
 
 def test_v2_takes_the_group_and_leaves_the_page_cache_out(tmp_path):
@@ -264,15 +223,15 @@ def test_the_peak_is_remembered():
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="/proc is Linux's")
 def test_without_psutil_the_numbers_are_the_same(monkeypatch):
     limits, rss = probes.host_limits(), probes.process_rss()
-    monkeypatch.setattr(probes, "psutil", None)
+    monkeypatch.setattr(probes.host, "psutil", None)
     assert [limit.bytes for limit in probes.host_limits()] == [limit.bytes for limit in limits]
     assert probes.process_rss() == pytest.approx(rss, abs=8 * MIB)
 
 
 def test_descendants_count_against_the_physical_memory(child):
-    before = probes._tree_rss(probes.ROOT, os.getpid())[0]
+    before = probes.host.tree_rss(probes.ROOT, os.getpid())[0]
     child.hold(48 * MIB)
-    assert probes._tree_rss(probes.ROOT, os.getpid())[0] > before + 40 * MIB
+    assert probes.host.tree_rss(probes.ROOT, os.getpid())[0] > before + 40 * MIB
 
 
 def test_a_dead_process_is_a_value(child):
@@ -356,7 +315,7 @@ def real_group():
     """(version, folder) of a control group below this process's own, so that it evades nothing."""
     reasons = ["this process sees no memory control group"]
     own = {}
-    for version, folder in probes._group_folders(probes.ROOT, None):
+    for version, folder in probes.groups.folders():
         own.setdefault(version, folder)  # the innermost comes first
     for version, folder in own.items():
         try:

@@ -16,9 +16,16 @@ from kerasrl_gpu.errors import BackendError
 NAME = keras.backend.backend()
 
 if NAME == "jax":
-    from kerasrl_gpu.engine.jax import arrays, packing, programs, serializing, variables
+    from kerasrl_gpu.engine.jax import arrays, growth, packing, programs, serializing, variables
 elif NAME == "tensorflow":
-    from kerasrl_gpu.engine.tensorflow import arrays, packing, programs, serializing, variables
+    from kerasrl_gpu.engine.tensorflow import (
+        arrays,
+        growth,
+        packing,
+        programs,
+        serializing,
+        variables,
+    )
 else:
     raise BackendError(
         f"kerasrl_gpu has no engine for the Keras backend {NAME!r}; it runs on "
@@ -40,6 +47,7 @@ check_storable = arrays.check_storable
 counter = arrays.counter
 device = arrays.device
 device_memory = arrays.device_memory
+devices = arrays.devices
 from_bytes = arrays.from_bytes
 leaves = arrays.leaves
 on_cpu = arrays.on_cpu
@@ -49,6 +57,9 @@ take_rows = arrays.take_rows
 to_bytes = arrays.to_bytes
 to_host = arrays.to_host
 zeros = arrays.zeros
+
+memory_growth = growth.memory_growth
+set_memory_growth = growth.set_memory_growth
 
 cluster = programs.cluster
 compile_act = programs.compile_act

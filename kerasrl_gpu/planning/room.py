@@ -32,7 +32,10 @@ def device_limits() -> list[probes.Limit]:
     if engine.on_cpu():
         return probes.host_limits()
     told = engine.device_memory()
-    return [] if told is None else [probes.Limit(*told, "the device's allocator")]
+    if told is None:
+        return []
+    limit_bytes, used_bytes, _ = told
+    return [probes.Limit(limit_bytes, used_bytes, "the device's allocator")]
 
 
 def spendable(budget, held_bytes: int = 0) -> int | None:

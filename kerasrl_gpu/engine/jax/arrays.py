@@ -119,11 +119,19 @@ def on_cpu() -> bool:
 
 
 def device_memory() -> tuple | None:
-    """(limit, used) of the device's allocator, bytes; None where the device does not say (CPU)."""
+    """(limit, used, peak) of the device's allocator, bytes; None where it does not say (CPU).
+
+    Used and peak are what arrays take, not what the allocator holds. A peak may be unknown: None.
+    """
     default = _default_device()
     if default.platform == "cpu":
         return None
     stats = default.memory_stats()
     if not stats or "bytes_limit" not in stats:
         return None
-    return stats["bytes_limit"], stats.get("bytes_in_use", 0)
+    return stats["bytes_limit"], stats.get("bytes_in_use", 0), stats.get("peak_bytes_in_use")
+
+
+def devices() -> list[str]:
+    """What JAX may compute on, as it names it."""
+    return [str(device) for device in jax.local_devices()]

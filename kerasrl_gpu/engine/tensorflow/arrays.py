@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.eager import context
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
 
@@ -102,15 +106,36 @@ def on_cpu() -> bool:
 
 
 def device_memory() -> tuple | None:
-    """(limit, used) of a logical GPU, bytes; None on a CPU and where nobody set a limit."""
-    if "GPU" not in device():
+    """(limit, used, peak) of a GPU's allocator, bytes; None on a CPU. A limit may be unknown: None.
+
+    Used and peak are what arrays take, not what the allocator holds.
+    """
+    name = device()
+    if "GPU" not in name:
         return None
-    limits = [config.memory_limit for config in _logical_gpus() if config.memory_limit]
-    if not limits:
-        return None
-    return limits[0] * 2**20, tf.config.experimental.get_memory_info("GPU:0")["current"]
+    told = tf.config.experimental.get_memory_info(name)
+    return _limit_bytes(name), told["current"], told["peak"]
 
 
-def _logical_gpus():
-    gpus = tf.config.list_physical_devices("GPU")
-    return tf.config.get_logical_device_configuration(gpus[0]) or [] if gpus else []
+def devices() -> list[str]:
+    """What TensorFlow may compute on, as it names it."""
+    return [device.name for device in tf.config.list_logical_devices()]
+
+
+@functools.cache  # it stays what it was when the device was started
+def _limit_bytes(name: str) -> int | None:
+    """What the allocator of a logical device may take at most.
+
+    Only the device's attributes tell, and no public function shows those of the devices in use.
+    """
+    try:
+        listed = pywrap_tfe.TFE_ContextListDevices(context.context()._handle)
+    except (AttributeError, AssertionError):
+        return None
+    try:
+        for index in range(pywrap_tfe.TF_DeviceListCount(listed)):
+            if pywrap_tfe.TF_DeviceListName(listed, index) == name:
+                return pywrap_tf_session.TF_DeviceListMemoryBytes(listed, index) or None
+        return None
+    finally:
+        pywrap_tfe.TF_DeleteDeviceList(listed)
