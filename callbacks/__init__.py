@@ -11,6 +11,7 @@ _MODULES = {
     "CallbackList": "base",
     "FileLogger": "file_logger",
     "History": "history",
+    "MemoryGuard": "memory_guard",
     "MemoryTrace": "memory_trace",
     "ModelIntervalCheckpoint": "interval_checkpoint",
     "RunCheckpoint": "run_checkpoint",

@@ -9,7 +9,7 @@ from functools import partial
 import keras
 import numpy as np
 
-from kerasrl_gpu import execution, host, keras_rl, loop, planning, sizing
+from kerasrl_gpu import execution, host, keras_rl, loop, pausing, planning, sizing
 from kerasrl_gpu.errors import (
     ArgumentError,
     NotCompiled,
@@ -268,7 +268,7 @@ class Agent(keras_rl.Agent):
         batch = host.stack(batch, spec, self.processor)
         return batch if self.processor is None else self.processor.process_state_batch(batch)
 
-    expect_tuning = sizing.expect_tuning
+    expect_tuning, pause = sizing.expect_tuning, pausing.pause
     set_batch_size, set_micro_batch = execution.set_batch_size, execution.set_micro_batch
     set_updates_per_call = execution.set_updates_per_call
 

@@ -47,7 +47,7 @@ class Runs:
         self._agent, self.seeded = agent, seeded
         self.current = self.left = None
         self.resumed, self.nb_runs, self.name = Report(), 0, _new_name()
-        self._requests = {}  # path -> keep
+        self._requests, self._calls = {}, []  # path -> keep; what follows the saves
         self._aside, self._step_before = None, 0
 
     def begin(self, env, training: bool, resumed: bool) -> int | None:
@@ -82,7 +82,7 @@ class Runs:
     def end(self, left) -> None:
         """See `Agent.end_run`."""
         agent = self._agent
-        agent.in_loop, self.current, self._requests = False, None, {}
+        agent.in_loop, self.current, self._requests, self._calls = False, None, {}, []
         if agent.training:
             self.leave(left)
             agent.is_tuned = agent.batch_is_free = False
@@ -148,12 +148,20 @@ class Runs:
         """Have a checkpoint written when the step has ended."""
         self._requests[path] = keep
 
+    def request_call(self, call) -> None:
+        """Have something done when the step has ended and is saved."""
+        self._calls.append(call)
+
     def save_requested(self) -> None:
         """Write the checkpoints that were asked for; where that fails, a warning says so."""
         if self._requests:
             requests, self._requests = self._requests, {}
             for path, keep in requests.items():
                 saving.write_or_warn(self._agent, path, keep)
+        if self._calls:
+            calls, self._calls = self._calls, []
+            for call in calls:
+                call()
 
 
 def _acting_state(agent) -> dict:

@@ -12,7 +12,7 @@ import gc
 import numpy as np
 
 from kerasrl_gpu import engine, probes
-from kerasrl_gpu.errors import SpillFailed, check_number
+from kerasrl_gpu.errors import ArgumentError, SpillFailed, check_number
 from kerasrl_gpu.planning import room
 from kerasrl_gpu.pool import ranges
 from kerasrl_gpu.pool.reader import Reader
@@ -28,43 +28,45 @@ def tier_bytes(memory) -> dict:
     return {DEVICE: memory.nbytes, HOST: 0, FILE: 0}
 
 
-def spill(memory, nbytes: int, *, to: str | None = None, folder=None) -> int:
-    """Move rows off the device, oldest first, a sixteenth of the pool at a time.
+def spill(memory, nbytes: int, *, of=DEVICE, to: str | None = None, folder=None) -> int:
+    """Move rows off the device, or from the host to a file, oldest first, in sixteenths of the pool.
 
     What is drawn and learned stays the same to the bit; each update takes longer.
 
     Args:
-        nbytes: to free on the device, at least; less where the pool has less there.
+        nbytes: to free, at least; less where the pool has less there.
+        of: "device" or "host", where they are to be freed.
         to: "host" or "file"; None takes the host's memory where that is another one and has room,
             else a file.
         folder: where the file is made; None takes the system's for temporary files.
 
     Returns:
-        bytes that left the device.
+        bytes that left it.
 
     Raises:
         ArgumentError: no number of bytes, or another tier.
         SpillFailed: there is no room; every row lies where it did, or on the tier it came to.
     """
     check_number("nbytes", nbytes, lambda number: number >= 0, "a number of bytes, 0 or more")
+    if of not in (DEVICE, HOST):
+        raise ArgumentError(f"rows are spilled of 'device' or 'host', not of {of!r}.")
     memory.settle()
-    if memory.ring is None or not nbytes:
+    if memory.ring is None or not memory.tier_bytes[of] or not nbytes:
         return 0
-    to = _tier_for(nbytes) if to is None else check_tier(to)
-    cut = memory.tiers is None
+    to = FILE if of == HOST else _tier_for(nbytes) if to is None else check_tier(to)
+    before, cut = memory.tier_bytes[of], memory.tiers is None
     tiers = _cut(memory, folder) if cut else memory.tiers
-    before = memory.nbytes if cut else tiers.tier_bytes[DEVICE]
     moved = 0
     try:
         for index in tiers.oldest_first(_tail(memory)):
             if cut and moved >= nbytes:
                 tiers.move(index, DEVICE)
-            elif moved < nbytes and (cut or tiers.segments[index] == DEVICE):
+            elif moved < nbytes and (cut or tiers.segments[index] == of):
                 tiers.move(index, to)
                 moved += tiers.segment_bytes(index)
     except (OSError, MemoryError) as error:
-        raise _failed(error, "rows of the pool were to leave the device") from error
-    return before - tiers.tier_bytes[DEVICE]
+        raise _failed(error, f"rows of the pool were to leave the {of}") from error
+    return before - tiers.tier_bytes[of]
 
 
 def pull(memory, nbytes: int | None = None) -> int:
