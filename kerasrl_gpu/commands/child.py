@@ -16,7 +16,7 @@ def main(supervisor: int, command: list) -> None:
     """Become the command, which the kernel kills (Linux) when the supervisor dies."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C by now: no traceback of this file
-    _die_with_parent()
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         sys.exit(1)  # it died before the kernel was asked
     for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores both, and exec would hand that on
@@ -29,14 +29,15 @@ def main(supervisor: int, command: list) -> None:
         sys.exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUNNABLE)
 
 
-def _die_with_parent() -> None:
+def prctl(option: int, value: int) -> None:
+    """Linux' call of that name, which Python has none for; nothing happens where there is none."""
     if not sys.platform.startswith("linux"):
         return
     try:
         import ctypes
-    except ImportError:  # a Python built without it; the watcher is there still
+    except ImportError:  # a Python built without it
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 if __name__ == "__main__":

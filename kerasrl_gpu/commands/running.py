@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from kerasrl_gpu.commands import child, watcher
 
+_PR_SET_CHILD_SUBREAPER = 36
 _BARE = (sys.executable, "-I", "-S")  # neither site-packages nor the environment: starts at once
 _ALONE_S, _ASKED_S, _KILLED_S = 1.0, 5.0, 5.0
 _LOOK_EVERY_S = 0.02
@@ -138,6 +139,8 @@ def run(command: list, variables: dict, *, grace_s: float, inbox: Inbox, watcher
         grace_s: from the first signal to end that it was passed to the kill of its group.
     """
     began_s = time.monotonic()
+    # Orphans come to us then: process 1 of a container may leave dead ones lying about.
+    child.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     process = subprocess.Popen(
         [*_BARE, child.__file__, str(os.getpid()), *command],
         env={**os.environ, **variables},
@@ -153,6 +156,7 @@ def run(command: list, variables: dict, *, grace_s: float, inbox: Inbox, watcher
             _signal_group(process.pid, signal.SIGKILL)
             process.wait()
         watcher.guard(0)
+        child.prctl(_PR_SET_CHILD_SUBREAPER, 0)
     code = process.returncode
     return Ended(code if code >= 0 else 128 - code, lasted_s, asked)
 
@@ -202,7 +206,7 @@ def _is_empty(group, at_most_s) -> bool:
 
 def _has_members(group) -> bool:
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-group, os.WNOHANG)[0]:  # orphans are ours where we are process 1
+        while os.waitpid(-group, os.WNOHANG)[0]:  # a dead one counts until somebody took note
             pass
     return _signal_group(group, 0)
 
