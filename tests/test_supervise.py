@@ -240,6 +240,7 @@ def test_what_does_not_heed_sigterm_is_killed_with_all_below(started):
     assert is_gone(run)
     assert is_gone(below)
     assert "it did not end within 0.2 s; killed" in said
+    assert "left processes" not in said  # the kill was all of theirs
 
 
 def test_what_a_run_leaves_is_ended_before_the_next_one(tmp_path, monkeypatch):
@@ -254,6 +255,22 @@ def test_what_a_run_leaves_is_ended_before_the_next_one(tmp_path, monkeypatch):
     pids = [int(pid) for pid in file.read_text().split()]
     assert len(pids) == 2
     assert all(is_gone(pid) for pid in pids)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel is asked for it")
+def test_what_a_run_leaves_becomes_the_supervisors(tmp_path):
+    # Process 1 of a container may never take note that an orphan has ended: it would count on.
+    file = tmp_path / "parent"
+    code = f"""
+import os, time
+run = os.getpid()
+if os.fork() == 0:
+    while os.getppid() == run:
+        time.sleep(0.001)
+    print(os.getppid(), file=open({str(file)!r}, "w"))
+"""
+    assert supervise([*BARE, code], AT_ONCE, no_limits) == 0
+    assert int(file.read_text()) == os.getpid()
 
 
 def watcher_of(supervisor):

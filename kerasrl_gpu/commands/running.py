@@ -16,7 +16,7 @@ from kerasrl_gpu.commands import child, watcher
 
 _PR_SET_CHILD_SUBREAPER = 36
 _BARE = (sys.executable, "-I", "-S")  # neither site-packages nor the environment: starts at once
-_ALONE_S, _ASKED_S, _KILLED_S = 1.0, 5.0, 5.0
+_ALONE_S, _ASKED_S, _KILLED_S = 0.5, 5.0, 5.0
 _LOOK_EVERY_S = 0.02
 
 
