@@ -7,17 +7,19 @@ import importlib
 import os
 import sys
 
+_HINTS = {"verify": "", "supervise": "; the command to run goes behind --"}
+
 
 def main(arguments=None) -> int:
     """Run one command; returns the exit status, 1 where something is wrong."""
     parser = argparse.ArgumentParser(prog="kerasrl-gpu", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_add_verify, _add_plan, _add_tune, _add_doctor):
+    for add in (_add_verify, _add_plan, _add_tune, _add_doctor, _add_supervise):
         add(commands)
     own, script = _split(sys.argv[1:] if arguments is None else arguments)
     options, unknown = parser.parse_known_args(own)
     if unknown:
-        hint = "" if options.command == "verify" else "; a script's own options go behind --"
+        hint = _HINTS.get(options.command, "; a script's own options go behind --")
         parser.error(f"unrecognized: {' '.join(unknown)}{hint}")
     options.script_arguments = script
     return options.run(parser, options)
@@ -77,6 +79,23 @@ def _add_doctor(commands):
         "--observation", metavar="SHAPE:TYPE", help="what it would store: 84x84:uint8"
     )
     doctor.set_defaults(run=_doctor)
+
+
+def _add_supervise(commands):
+    supervise = commands.add_parser(
+        "supervise",
+        help="run a training, and start it again when it ends with status 75",
+        usage="%(prog)s [options] -- python train.py ...",
+        description="Runs the command behind --, and starts it again when it ends with status 75, "
+        "as a run does that its memory guard has saved and ended. Any other end is passed through.",
+    )
+    add = supervise.add_argument
+    add("--max-restarts", type=int, metavar="N", help="then status 75 is passed through (no bound)")
+    add("--memory-below", default="80%", metavar="SHARE", help="in use for a restart (80%%)")
+    add("--wait-at-most", type=float, default=3600.0, metavar="S", help="for memory (3600)")
+    add("--delay", type=float, default=1.0, metavar="S", help="the first, doubled up to 300 (1)")
+    add("--grace", type=float, default=30.0, metavar="S", help="from a stop to a kill (30)")
+    supervise.set_defaults(run=_supervise)
 
 
 def _add_target(parser):
@@ -149,6 +168,23 @@ def _doctor(parser, options) -> int:
     except KerasRLError as error:
         print(f"kerasrl-gpu doctor: {error}", file=sys.stderr)
         return 1
+
+
+def _supervise(parser, options) -> int:
+    from kerasrl_gpu.commands.supervise import Rules, supervise
+    from kerasrl_gpu.errors import ArgumentError
+
+    rules = Rules(
+        options.max_restarts,
+        options.memory_below,
+        options.wait_at_most,
+        options.delay,
+        options.grace,
+    )
+    try:
+        return supervise(options.script_arguments, rules)
+    except ArgumentError as error:
+        parser.error(f"supervise: {error}")
 
 
 def _about_target(options, command) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numbers
 
+RESTART_STATUS = 75  # EX_TEMPFAIL of sysexits.h: a later try may go well
+
 
 class KerasRLError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -55,6 +57,24 @@ class BackendError(KerasRLError, RuntimeError):
 
 class DeviceInUse(KerasRLError, RuntimeError):
     """The device has been started already, and what was asked for has to be said before."""
+
+
+class MemoryExit(SystemExit):
+    """The run has saved itself and ends, so that its memory is given back; start it once more.
+
+    Where nobody catches it the process ends with status 75, as a script that knows nothing of it
+    does, and `kerasrl-gpu supervise` then starts the script again. It is no KerasRLError and no
+    Exception: `except Exception` around a `fit` must not swallow it. A plain `SystemExit(75)` or
+    `sys.exit(75)` asks a supervisor for the same.
+
+    Args:
+        reason: a sentence for `str(error)`. Nothing prints it when the process ends, so whoever
+            raises this says it.
+    """
+
+    def __init__(self, reason: str):
+        super().__init__(reason)
+        self.code = RESTART_STATUS  # a text in here would be printed, and the status be 1
 
 
 def in_words(error: BaseException) -> str:
