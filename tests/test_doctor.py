@@ -104,8 +104,8 @@ def test_where_nothing_is_wrong_nothing_is_said(facts):
         ),
         (
             {"readings": [Reading("card", 60 * GIB, 80 * GIB, "NVML", others_bytes=50 * GIB)]},
-            ["75% of the GPU's memory is in use, 50.00 GiB of it by others: end what is not needed, or "
-             "pass a `budget=` to the memory (NVML)."],
+            ["75% of the GPU's memory is in use, 50.00 GiB of it by others: end what is not "
+             "needed, or pass a `budget=` to the memory (NVML)."],
         ),
     ],
     ids=["no backend", "JAX is there", "no JAX", "torch", "broken", "no CUDA", "no CUDA on JAX",
