@@ -29,7 +29,7 @@ def tier_bytes(memory) -> dict:
 
 
 def spill(memory, nbytes: int, *, of=DEVICE, to: str | None = None, folder=None) -> int:
-    """Move rows off the device, or from the host to a file, oldest first, in sixteenths of the pool.
+    """Move rows off the device, or from the host to a file, oldest first, by sixteenths.
 
     What is drawn and learned stays the same to the bit; each update takes longer.
 
