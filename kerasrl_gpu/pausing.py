@@ -47,6 +47,7 @@ def pause(
         start_s = time.monotonic()
         give_back(agent, pool_bytes, folder)
         while not until() and not agent.runs.is_stopping:
+            agent.runs.current.callbacks.on_wait()
             time.sleep(poll_s)
         print(f"step {agent.step}: on after {time.monotonic() - start_s:.0f} s", file=sys.stderr)
 
