@@ -13,7 +13,8 @@ class BatchTuner(Callback):
     """Tunes when the warm-up is over and the first update was made, and again when asked to.
 
     What is learned stays: micro-batches and fused updates are chosen, not the batch, unless
-    `free`. A run that goes on from a checkpoint is executed as it was, and not tuned again.
+    `free`. A run that goes on from a checkpoint is executed as it was, and not tuned again. While
+    rows of the pool are spilled nothing is tuned; it waits until they are back.
 
     Args:
         free: the batch itself may become another power of two; the replay ratio stays.
@@ -58,6 +59,8 @@ class BatchTuner(Callback):
 
     def on_step_end(self, episode_step, logs=None):
         if not self._due or not self.agent.training or self._nb_updates() == self._updates_before:
+            return
+        if self.agent.on_pool and self.agent.memory.tiers is not None:
             return
         self._due = False
         if self.verbose:
