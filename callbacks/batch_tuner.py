@@ -12,6 +12,8 @@ from kerasrl_gpu.tuning.cache import opened
 class BatchTuner(Callback):
     """Tunes when the warm-up is over and the first update was made, and again when asked to.
 
+    While a MemoryGuard sees little memory, or the pool does not lie on the device, it waits.
+
     What is learned stays: micro-batches and fused updates are chosen, not the batch, unless
     `free`. A run that goes on from a checkpoint is executed as it was, and not tuned again.
 
@@ -59,6 +61,8 @@ class BatchTuner(Callback):
     def on_step_end(self, episode_step, logs=None):
         if not self._due or not self.agent.training or self._nb_updates() == self._updates_before:
             return
+        if self.agent.trainer.careful or getattr(self.agent.memory, "tiers", None) is not None:
+            return  # what is tried takes memory, and there is little
         self._due = False
         if self.verbose:
             print(f"tuning: {self.seconds:g} s, and compiling", file=sys.stderr)

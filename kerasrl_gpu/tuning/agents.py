@@ -43,8 +43,9 @@ def tune(agent, *, free=False, budget=None, seconds=12.0, cache=True, apply=True
         Choice: the point, the reason in words, every reading.
 
     Raises:
-        ArgumentError: nothing to try yet, a memory or a processor that works on the host, a budget
-            below what the smallest point takes, or an argument that cannot be honoured.
+        ArgumentError: nothing to try yet, a memory or a processor that works on the host, a pool
+            that was spilled, a budget below what the smallest point takes, or an argument that
+            cannot be honoured.
         EmptyPool: no stored row can start a transition.
     """
     check_number("seconds", seconds, lambda number: number > 0, "seconds above 0")
@@ -86,6 +87,11 @@ def _check_ready(agent) -> None:
         raise ArgumentError(
             "nothing was seen yet, so there is nothing to try; call agent.tune() after some steps "
             "of fit, or pass callbacks=[BatchTuner()] to it."
+        )
+    if agent.memory.tiers is not None:
+        raise ArgumentError(
+            "the pool does not lie on the device, where updates are timed; call "
+            "agent.memory.pull() first."
         )
     agent.flush()
     agent.memory.check_can_sample()
