@@ -25,6 +25,14 @@ class PoolTooLarge(KerasRLError, MemoryError):
     """The replay pool asked for does not fit into the memory that is there."""
 
 
+class OutOfMemory(KerasRLError, MemoryError):
+    """A device call ran out of memory; nothing was lost, and it can be run again."""
+
+
+class StateLost(KerasRLError, RuntimeError):
+    """A device call ran out of memory and took the training state with it."""
+
+
 class EmptyPool(KerasRLError, RuntimeError):
     """A batch was asked for while no stored row can start a transition."""
 

@@ -41,6 +41,7 @@ counter = arrays.counter
 device = arrays.device
 device_memory = arrays.device_memory
 from_bytes = arrays.from_bytes
+is_exhausted = arrays.is_exhausted
 leaves = arrays.leaves
 on_cpu = arrays.on_cpu
 random_int = arrays.random_int
@@ -59,6 +60,7 @@ compile_put = programs.compile_put
 compile_read = programs.compile_read
 compile_step = programs.compile_step
 repeat = programs.repeat
+survived = programs.survived
 
 serializing = serializing.serializing
 unpack = packing.unpack
