@@ -14,7 +14,7 @@ class BatchTuner(Callback):
 
     What is learned stays: micro-batches and fused updates are chosen, not the batch, unless
     `free`. A run that goes on from a checkpoint is executed as it was, and not tuned again. While
-    rows of the pool are spilled nothing is tuned; it waits until they are back.
+    a MemoryGuard sees little memory, or rows of the pool are spilled, it waits.
 
     Args:
         free: the batch itself may become another power of two; the replay ratio stays.
@@ -60,8 +60,8 @@ class BatchTuner(Callback):
     def on_step_end(self, episode_step, logs=None):
         if not self._due or not self.agent.training or self._nb_updates() == self._updates_before:
             return
-        if self.agent.on_pool and self.agent.memory.tiers is not None:
-            return
+        if self.agent.trainer.careful or getattr(self.agent.memory, "tiers", None) is not None:
+            return  # what is tried takes memory, and there is little
         self._due = False
         if self.verbose:
             print(f"tuning: {self.seconds:g} s, and compiling", file=sys.stderr)

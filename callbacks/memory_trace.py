@@ -52,16 +52,15 @@ class MemoryTrace(Callback):
         super().__init__()
         self.path, self.events = os.fspath(path), events
         self.every_s = check_number("every_s", every_s, lambda s: s >= 0, "seconds, 0 or more")
-        if probes != "auto" and not all(map(callable, probes)):
-            raise ArgumentError(f'probes={probes!r}; pass "auto", or a list of callables.')
         if not isinstance(picture, bool):
             pictures.check_path(picture)
-        self.probes, self.picture, self.levels = probes, picture, levels
+        self.probes = all_probes.listed(probes)
+        self.picture, self.levels = picture, levels
         self._clock, self._taken_s, self._lost = clock, None, False
 
     def on_train_begin(self, logs=None):
         check_folder(self.path)
-        if self.probes == "auto":
+        if self.probes is None:
             self.probes = all_probes.auto(os.path.dirname(self.path) or ".")
         self._step, self._lost = self.agent.step, False
         self._take(run_start=self._step)

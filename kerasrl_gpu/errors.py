@@ -31,6 +31,14 @@ class SpillFailed(KerasRLError, OSError):
     """Rows of the pool were to move to another tier, and there was no room for them."""
 
 
+class OutOfMemory(KerasRLError, MemoryError):
+    """A device call ran out of memory; nothing was lost, and it can be run again."""
+
+
+class StateLost(KerasRLError, RuntimeError):
+    """A device call ran out of memory and took the training state with it."""
+
+
 class EmptyPool(KerasRLError, RuntimeError):
     """A batch was asked for while no stored row can start a transition."""
 

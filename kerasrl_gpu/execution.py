@@ -123,7 +123,14 @@ def settle(agent, execution: Execution, batch_size: int) -> None:
     """Execute updates of such batches so; those that have no more rows than parts, at once."""
     if batch_size != AUTO and execution.rows(batch_size) == batch_size:
         execution = execution._replace(micro_batch=None)
-    agent.flush()
+    trainer = agent.trainer
+    if trainer is None or not trainer.stuck:
+        agent.flush()
+    elif trainer.left % execution.per_call(agent.updates):
+        raise ArgumentError(
+            f"updates_per_call={execution.updates_per_call}: {trainer.left} updates of a step that "
+            f"ran out of memory wait to be run again; pass a divisor of {trainer.left} for now."
+        )
     agent.execution, agent.batch_size = execution, batch_size
     if agent.prepared:
         agent.trainer.learner.execute(execution, batch_size)

@@ -64,10 +64,14 @@ class Learner:
     @property
     def traces(self) -> dict:
         """Program -> how often it was traced; 1 each while no shape changes."""
-        return {
-            " ".join([call, *(str(part) for part in parts if part)]): program.traces
-            for (call, *parts), program in self._programs.items()
-        }
+        found = {}
+        for (call, *parts), program in self._programs.items():
+            name = " ".join([call, *(str(part) for part in parts if part)])
+            twin = getattr(program, "twin", None)
+            found[name] = program.traces
+            if twin is not None and twin.traces:
+                found[f"{name} twin"] = twin.traces
+        return found
 
     @property
     def span(self) -> int:

@@ -153,15 +153,16 @@ class Runs:
         self._calls.append(call)
 
     def save_requested(self) -> None:
-        """Write the checkpoints that were asked for; where that fails, a warning says so."""
+        """Write the checkpoints that were asked for, then make the calls.
+
+        Where a checkpoint cannot be written, a warning says so.
+        """
         if self._requests:
             requests, self._requests = self._requests, {}
             for path, keep in requests.items():
                 saving.write_or_warn(self._agent, path, keep)
-        if self._calls:
-            calls, self._calls = self._calls, []
-            for call in calls:
-                call()
+        while self._calls:
+            self._calls.pop(0)()
 
 
 def _acting_state(agent) -> dict:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+
 import numpy as np
 
 from kerasrl_gpu import engine
+from kerasrl_gpu.errors import OutOfMemory, StateLost, in_words
 from kerasrl_gpu.mirror import Mirror
 from kerasrl_gpu.state import TrainState
 
@@ -20,6 +24,16 @@ class Trainer:
         mirror: the user's Keras objects.
         seed: of the draws; draw number n belongs to update n.
         updates: updates a queued step runs, K.
+
+    Attributes:
+        careful: whether calls that learn or write run as their twins, which a failed allocation
+            cannot take the state from; slower, and the state takes twice its memory meanwhile.
+        guarded: whether the first call of every program is such a one.
+        on_exhausted: called with the error when such a call has run out of memory. Where it says
+            True it has made room, by `agent.set_micro_batch` for instance, and the call is run
+            again. It must not save or act: the step is not over.
+        stuck: whether the queued step has run out of memory. The next flush runs it again.
+        left: updates of the queued step that are still to be made.
     """
 
     def __init__(self, mirror: Mirror, seed: int, updates: int):
@@ -30,6 +44,10 @@ class Trainer:
         self.values = None  # what the last call that acted said, f32[A]
         self._state = mirror.start()
         self._queued = self._running = None
+        self.careful = self.guarded = self.stuck = False
+        self.on_exhausted: Callable[[Exception], bool] | None = None
+        self.left, self._numbers = 0, []  # what the queued step's calls have reported so far
+        self._proven = weakref.WeakSet()  # programs that have run once; they hold the pool
 
     @property
     def state(self) -> TrainState:
@@ -112,38 +130,109 @@ class Trainer:
             counters["seed"][...] = self.seed % 2**32
             counters["draw"][...] = self.nb_updates % 2**32
         self._queued = (memory, what, done, copy_targets)
+        self.left, self._numbers = self._updates if what else 0, []
 
     def launch(self) -> None:
-        """Start what is queued, with the state in the memory's wire to act on."""
-        (memory, what, done, copy_targets), self._queued = self._queued, None
+        """Start what is queued, with the state in the memory's wire to act on.
+
+        Raises:
+            OutOfMemory: it stays queued, without those of its updates that are made.
+            StateLost: see there.
+        """
+        queued, self._queued = self._queued, None
+        memory, what, done, copy_targets = queued
         if what:
             self._state = self._refreshed(self._state)
-        before = self._updates // self.learner.updates_per_call - 1 if what else 0
-        numbers = [self._run_one_of_many(memory, what) for _ in range(before)]
-        self._running = (self._call(memory, what), done if what else None, numbers)
+        try:
+            while self.left > self.learner.updates_per_call:
+                self._run_one_of_many(memory, what)
+            out = self._run(memory, what)
+        except OutOfMemory:
+            self._queued = queued
+            raise
+        self._running = (out, done if what else None, self._numbers)
         if what:
             self.nb_updates += self._updates
         if copy_targets:
             self._state = self.mirror.copy_targets(engine.unpack(self._state))
 
-    def _call(self, memory, what):
-        """One call of the program for what the wire says; what it returns."""
-        program = self.learner.step(memory, what)
-        if memory.tiers is None:
-            self._state, memory.pool, out = program(self._state, memory.pool, memory.wire)
-        else:
-            staged = memory.stage_batches(self.learner, what)
-            self._state, _, out = program(self._state, staged, memory.wire)
-        return out
-
-    def _run_one_of_many(self, memory, what) -> list:
-        """One of the calls that share the updates of a step, not the last; its numbers.
+    def _run_one_of_many(self, memory, what) -> None:
+        """One of the calls that share the updates of a step, not the last.
 
         Each writes the step's row to its place again.
         """
-        numbers = engine.to_host(self._call(memory, what))[-self.learner.nb_metrics :]
-        memory.wire.view["draw"] += np.uint32(self.learner.updates_per_call)  # it is free by now
-        return numbers
+        numbers = self._heard(self._run(memory, what))  # the wire is free then
+        self._numbers.append(numbers[-self.learner.nb_metrics :])
+        memory.wire.view["draw"] += np.uint32(self.learner.updates_per_call)
+        self.left -= self.learner.updates_per_call
+
+    def _run(self, memory, what):
+        """One call; what it said, f32[A + M]."""
+
+        def call(program, careful):
+            tiers = memory.tiers is not None
+            if not tiers and careful:
+                memory.store()
+            pool = memory.stage_batches(self.learner, what) if tiers else memory.pool
+            if careful:
+                self._state, out = program.twin(self._state, pool, memory.wire)
+            elif tiers:
+                self._state, _, out = program(self._state, pool, memory.wire)
+            else:
+                self._state, memory.pool, out = program(self._state, pool, memory.wire)
+            return out
+
+        return self._attempt(
+            lambda: self.learner.step(memory, what), call, lambda: (self._state, memory.pool)
+        )
+
+    def _attempt(self, find, call, given):
+        """What a program's call returns, once there is memory for it.
+
+        Args:
+            find: () -> the program, as updates are executed now.
+            call: (program, whether its twin runs) -> the result.
+            given: () -> what a donating call consumes.
+
+        Raises:
+            OutOfMemory, StateLost.
+        """
+        while True:
+            program = find()
+            careful = self.careful or (self.guarded and program not in self._proven)
+            try:
+                out = call(program, careful)
+            except Exception as error:
+                if not engine.is_exhausted(error):
+                    raise
+                if not (careful or engine.survived(given())):
+                    raise StateLost(_LOST.format(_first_line(error))) from error
+                self.stuck = True
+                if self.on_exhausted is None or not self.on_exhausted(error):
+                    raise OutOfMemory(self._sentence(error)) from error
+            else:
+                self.stuck = False
+                self._proven.add(program)
+                return out
+
+    def _heard(self, out) -> np.ndarray:
+        """`out` on the host; JAX tells only now of a call that failed after it had begun."""
+        try:
+            return engine.to_host(out)
+        except Exception as error:
+            if engine.is_exhausted(error):
+                raise StateLost(_LOST.format(_first_line(error))) from error
+            raise
+
+    def _sentence(self, error) -> str:
+        size = self.learner.batch_size
+        rows = self.learner.execution.rows(size)
+        return (
+            f"an update that computes {rows} of batch_size={size} rows at a time ran out of memory "
+            f"({_first_line(error)}). Nothing was lost: weights, optimizer and pool are as before, "
+            f"and the step waits to be run again. Call agent.set_micro_batch({max(1, rows // 2)}) "
+            "and go on, or start with a smaller pool (DeviceMemory(limit=...))."
+        )
 
     def answer(self) -> np.ndarray:
         """What the networks said in the last call that was launched, f32[A]."""
@@ -157,7 +246,7 @@ class Trainer:
         if self._running is None:
             return
         (out, done, earlier), self._running = self._running, None
-        values = engine.to_host(out)
+        values = self._heard(out)
         if done is not None:
             cut = len(values) - self.learner.nb_metrics
             numbers, values = values[cut:], values[:cut]
@@ -170,12 +259,27 @@ class Trainer:
     def learn(self, what, batch) -> list:
         """One update from a batch on the host; the update's numbers."""
         state = self._refreshed(self.state)
-        self._state, numbers = self.learner.learn(what)(state, batch)
+        self._state, numbers = self._attempt(
+            lambda: self.learner.learn(what),
+            lambda program, careful: (program.twin if careful else program)(state, batch),
+            lambda: state,
+        )
         self.nb_updates += 1
-        numbers = engine.to_host(numbers).tolist()
+        numbers = self._heard(numbers).tolist()
         self.loss = numbers[0]
         return numbers
 
     def _refreshed(self, state):
         """The state with learning rates that somebody has set on the Keras optimizers since."""
         return self.mirror.refresh(engine.unpack(state)) if self.mirror.rates_changed() else state
+
+
+_LOST = (
+    "a device call ran out of memory after it had begun to overwrite the training state "
+    "({}). The state is lost: start a new process from the newest checkpoint, with "
+    "agent.fit(..., resume=path) or kerasrl_gpu.load(path)."
+)
+
+
+def _first_line(error) -> str:
+    return in_words(error).splitlines()[0][:200]

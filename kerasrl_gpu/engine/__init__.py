@@ -49,6 +49,7 @@ device = arrays.device
 device_memory = arrays.device_memory
 devices = arrays.devices
 from_bytes = arrays.from_bytes
+is_exhausted = arrays.is_exhausted
 leaves = arrays.leaves
 on_cpu = arrays.on_cpu
 random_int = arrays.random_int
@@ -71,6 +72,7 @@ compile_read = programs.compile_read
 compile_step = programs.compile_step
 fence = programs.fence
 repeat = programs.repeat
+survived = programs.survived
 
 serializing = serializing.serializing
 unpack = packing.unpack

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from typing import NamedTuple
 
 from kerasrl_gpu.probes.readings import Reading
@@ -30,6 +31,11 @@ class Event(NamedTuple):
     action: str | None
     reason: str
     readings: tuple[Reading, ...] = ()
+
+    def in_words(self) -> str:
+        """A line for people."""
+        states = self.after if self.after == self.before else f"{self.before} -> {self.after}"
+        return f"{states}: {self.reason}"
 
 
 class Sample(NamedTuple):
@@ -67,6 +73,16 @@ def append(path, record: Event | Sample) -> None:
         written = file.write(line)
     if written != len(line):
         raise OSError(f"{path}: {written} of {len(line)} bytes of a line could be written.")
+
+
+def append_or_warn(path, record: Event | Sample) -> bool:
+    """`append`; False, and a warning, where the disk refuses."""
+    try:
+        append(path, record)
+    except OSError as error:
+        warnings.warn(f"{path} lacks a line: {error}", stacklevel=3)
+        return False
+    return True
 
 
 def read(path, kind: type = Event) -> list:

@@ -21,7 +21,8 @@ Limit = host.Limit
 host_limit, host_limits, free_for_pool = host.host_limit, host.host_limits, host.free_for_pool
 process_rss, max_rss_bytes = host.process_rss, host.max_rss_bytes
 
-Probe, Reading, read = readings.Probe, readings.Reading, readings.read
+Probe, Reading = readings.Probe, readings.Reading
+listed, read = readings.listed, readings.read
 
 
 def auto(path=None, budget_bytes: int | None = None, *, root: Path = ROOT) -> list[Probe]:

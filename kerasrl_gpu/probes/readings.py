@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from kerasrl_gpu.errors import in_words
+from kerasrl_gpu.errors import ArgumentError, in_words
 
 
 class Reading(NamedTuple):
@@ -49,6 +49,20 @@ Probe = Callable[[], Reading]
 def absent(name: str, source: str, why: str) -> Reading:
     """The reading of something that cannot be read, with a sentence that says why."""
     return Reading(name, None, None, source, missing=why)
+
+
+def listed(probes) -> list[Probe] | None:
+    """A user's probes as a list; None for "auto".
+
+    Raises:
+        ArgumentError: anything else than callables.
+    """
+    if isinstance(probes, str) and probes == "auto":
+        return None
+    found = list(probes) if isinstance(probes, Iterable) else [probes]
+    if not all(map(callable, found)):
+        raise ArgumentError(f'probes={probes!r}; pass "auto", or a list of callables.')
+    return found
 
 
 def read(probes: Iterable[Probe]) -> list[Reading]:

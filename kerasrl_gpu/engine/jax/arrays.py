@@ -8,6 +8,9 @@ import numpy as np
 
 from kerasrl_gpu.errors import ArgumentError
 
+# the status of an allocation that failed; what the compiler says, which passes on others' words
+_EXHAUSTED = ("RESOURCE_EXHAUSTED", "bad_alloc", "Cannot allocate memory")
+
 
 def zeros(shape, dtype):
     """A pool of zeros on the default device."""
@@ -99,6 +102,13 @@ def leaves(state) -> list:
 def to_host(array) -> np.ndarray:
     """A NumPy array of the values; waits for the device."""
     return np.asarray(array)
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Whether it says that memory ran out, the device's or the host's."""
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return any(text in str(error) for text in _EXHAUSTED)
+    return isinstance(error, MemoryError)
 
 
 def device() -> str:

@@ -1,11 +1,11 @@
-"""Compiled calls. State and pool are donated to every one that writes them."""
+"""Compiled calls. State and pool are donated to every one that writes them, its twin apart."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
-from kerasrl_gpu.engine.jax.arrays import put_rows
+from kerasrl_gpu.engine.jax.arrays import leaves, put_rows
 from kerasrl_gpu.engine.jax.packing import Packed, pack
 
 _UNROLLED = 32  # repetitions; more take too long to compile
@@ -35,8 +35,9 @@ class Program:
 class _Step:
     """A step's program; between two of them the state stays packed."""
 
-    def __init__(self, step, donate):
+    def __init__(self, step, donate, twin=None):
         self._step, self._plan, self._program, self._donate = step, None, None, donate
+        self.twin = twin
 
     @property
     def traces(self) -> int:
@@ -66,6 +67,29 @@ class _Step:
         return Program(on_arrays, donate=self._donate)
 
 
+class _StepTwin(_Step):
+    """Donates nothing, and has ended when it returns, so that a failure is seen while the state
+    that it was given is still the one that counts."""
+
+    def __call__(self, state, pool, wire):
+        state, _, out = super().__call__(state, pool, wire)
+        jax.block_until_ready((state.arrays, out))
+        return state, out
+
+
+class _Learn(Program):
+    def __init__(self, update):
+        super().__init__(update, donate=(0,))
+        self.twin = _LearnTwin(update)
+
+
+class _LearnTwin(Program):
+    """As `_StepTwin`."""
+
+    def __call__(self, state, batch):
+        return jax.block_until_ready(super().__call__(state, batch))
+
+
 class _WireProgram(Program):
     """A program whose last argument is a wire: what travels is its one buffer."""
 
@@ -89,15 +113,16 @@ def compile_step(update, act, row, updates=1, convolutional=False):
         program(state, pool, wire) -> (state, pool, f32[A + M]); metrics are means over the
         updates. State and pool are consumed; the state may come packed, and comes back so. Where
         no row is written the pool stays, and None is returned in its place.
+
+        program.twin(state, pool, wire) -> (state, f32[A + M]): the same numbers, but it consumes
+        nothing and writes no row. Where it raises, nothing has changed.
     """
 
     unroll = convolutional and jax.default_backend() == "cpu"
 
     def step(state, pool, message):
-        if row is not None:
-            pool = put_rows(pool, *row(message))
         if not updates:
-            return state, pool, act(state, message)
+            return state, act(state, message)
         if updates == 1:
             state, metrics = update(state, pool, message, 0)
         else:
@@ -108,13 +133,21 @@ def compile_step(update, act, row, updates=1, convolutional=False):
                 unroll=unroll,
             )
             metrics = jnp.mean(every, axis=0)
-        return state, pool, jnp.concatenate([act(state, message), metrics])
+        return state, jnp.concatenate([act(state, message), metrics])
 
-    def read_only(*args):
-        state, _, out = step(*args)
+    def reading(state, pool, message):
+        state, out = step(state, pool, message)
         return state, None, out  # a pool that is not donated would be copied to be returned
 
-    return _Step(read_only, donate=(0,)) if row is None else _Step(step, donate=(0, 1))
+    def writing(state, pool, message):
+        pool = put_rows(pool, *row(message))
+        state, out = step(state, pool, message)
+        return state, pool, out
+
+    twin = _StepTwin(reading, donate=())
+    if row is None:
+        return _Step(reading, donate=(0,), twin=twin)
+    return _Step(writing, donate=(0, 1), twin=twin)
 
 
 def compile_act(act, convolutional=False):
@@ -146,8 +179,11 @@ def compile_fill():
 
 
 def compile_learn(update, convolutional=False):
-    """program(state, batch of host arrays) -> (state, f32[M] metrics); consumes the state."""
-    return Program(update, donate=(0,))
+    """program(state, batch of host arrays) -> (state, f32[M] metrics); consumes the state.
+
+    program.twin is called alike and consumes nothing; see `compile_step`.
+    """
+    return _Learn(update)
 
 
 def compile_infer(act, convolutional=False):
@@ -158,6 +194,12 @@ def compile_infer(act, convolutional=False):
 def compile_read(read):
     """program(pool, *arrays) -> what `read` returns; consumes nothing."""
     return Program(read)
+
+
+def survived(given) -> bool:
+    """Whether a donating call that raised left what it was given: it did not get to its start."""
+    arrays = [leaf for leaf in leaves(given) if isinstance(leaf, jax.Array)]
+    return not any(array.is_deleted() for array in arrays)
 
 
 def cluster(function):

@@ -12,6 +12,8 @@ from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager import context
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
+_EXHAUSTED = ("bad_alloc", "Cannot allocate memory")  # under a status that names something else
+
 
 def zeros(shape, dtype):
     """A pool of zeros on the default device."""
@@ -93,6 +95,14 @@ def leaves(state) -> list:
 def to_host(array) -> np.ndarray:
     """A NumPy array of the values; waits for the device."""
     return array.numpy()
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Whether it says that memory ran out, the device's or the host's."""
+    if isinstance(error, tf.errors.OpError):
+        is_named = isinstance(error, tf.errors.ResourceExhaustedError)
+        return is_named or any(text in str(error) for text in _EXHAUSTED)
+    return isinstance(error, MemoryError)
 
 
 def device() -> str:

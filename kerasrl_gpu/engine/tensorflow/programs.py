@@ -42,22 +42,50 @@ class _Program:
         )
 
 
+class _Twin:
+    """A program's own call, with a second hold on what the state's variables hold meanwhile.
+
+    XLA writes a variable's new value over the old one where nobody else holds that, and leaves
+    freed memory in the variable when it runs out of memory afterwards; the process dies with it.
+    A value that is held stays, and the new one gets memory of its own. What TensorFlow's own
+    kernels have assigned before they fail is taken back.
+    """
+
+    traces = 0  # it is the program's
+
+    def __init__(self, call):
+        self._call = call
+
+    def __call__(self, state, *args):
+        leaves = tf.nest.flatten(state)
+        held = [leaf.read_value() for leaf in leaves]
+        try:
+            return state, self._call(state, *args)
+        except BaseException:
+            for leaf, value in zip(leaves, held, strict=True):
+                leaf.assign(value)
+            raise
+
+
 class _Step(_Program):
     def __init__(self, update, act, updates, convolutional, writes):
         super().__init__(convolutional)
         self._update, self._act, self._updates, self._writes = update, act, updates, writes
+        self.twin = _Twin(self._compute)
 
     def __call__(self, state, pool, wire):
         if self._writes:
             put_rows(pool, wire.view["slot"], wire.view["row"])
+        return state, pool, self._compute(state, pool, wire)
 
+    def _compute(self, state, pool, wire):
         def build(message):
             if not self._updates:
                 return self._act(snapshot(state), message)
             metrics = self._learn(state, pool, message)
             return tf.concat([self._act(snapshot(state), message), metrics], 0)
 
-        return state, pool, self._run((state, pool), build, tf.constant(wire.buffer))
+        return self._run((state, pool), build, tf.constant(wire.buffer))
 
     def extra_bytes(self, state, pool, wire) -> int | None:
         """What a call takes beside state and pool, by running it; None on a CPU: nobody counts."""
@@ -100,6 +128,9 @@ def compile_step(update, act, row, updates=1, convolutional=False):
     Returns:
         program(state, pool, wire) -> (state, pool, f32[A + M]); metrics are means over the
         updates. State and pool are consumed.
+
+        program.twin(state, pool, wire) -> (state, f32[A + M]): the same numbers, and no row is
+        written. Where it raises, nothing has changed.
     """
     return _Step(update, act, updates, convolutional, writes=row is not None)
 
@@ -162,13 +193,20 @@ class _OnArrays(_Program):
 
 
 class _Learn(_OnArrays):
+    def __init__(self, function, convolutional):
+        super().__init__(function, convolutional)
+        self.twin = _Twin(self._compute)
+
     def __call__(self, state, batch):
+        return state, self._compute(state, batch)
+
+    def _compute(self, state, batch):
         def build(batch):
             new, metrics = self._function(snapshot(state), batch)
             store(state, new)
             return metrics
 
-        return state, self._on((state,), batch, build)
+        return self._on((state,), batch, build)
 
 
 class _Infer(_OnArrays):
@@ -182,7 +220,10 @@ class _Read(_OnArrays):
 
 
 def compile_learn(update, convolutional=False):
-    """program(state, batch of host arrays) -> (state, f32[M] metrics); consumes the state."""
+    """program(state, batch of host arrays) -> (state, f32[M] metrics); consumes the state.
+
+    program.twin is called alike and consumes nothing; see `compile_step`.
+    """
     return _Learn(update, convolutional)
 
 
@@ -194,6 +235,11 @@ def compile_infer(act, convolutional=False):
 def compile_read(read):
     """program(pool, *arrays) -> what `read` returns; consumes nothing."""
     return _Read(read)
+
+
+def survived(given) -> bool:
+    """False: nobody can tell what a call that ran out of memory left in the variables."""
+    return False
 
 
 def cluster(function):
