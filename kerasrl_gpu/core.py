@@ -168,6 +168,13 @@ class Agent(keras_rl.Agent):
         """Compiled call -> how often it was traced: 1 each, unless a shape changed."""
         return self.trainer.learner.traces if self.prepared else {}
 
+    def begin_again(self) -> None:
+        """After StateLost: the weights that the models hold, and an empty pool."""
+        self.trainer.restart()
+        if self.on_pool:
+            self.memory.begin_again()
+        self._shown = None
+
     def flush(self) -> None:
         """Run the queued row and update now; nothing if there is none."""
         if self.trainer is not None:

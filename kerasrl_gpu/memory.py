@@ -185,6 +185,16 @@ class DeviceMemory(Memory):
             cross_episodes=self.ignore_episode_boundaries,
         )
 
+    def begin_again(self) -> None:
+        """An empty pool of the same size, where the device has lost the one there was."""
+        if self.ring is None:
+            return
+        self.pool = self.tiers = self.saved = None  # freed before there is another
+        self.pool = engine.zeros((self.layout.rows, self.layout.row_bytes), "uint8")
+        self.ring = ring.Ring(self.layout, self._span)
+        self.reader = reader.Reader(self.layout)
+        self.release()
+
     # Writing -----------------------------------------------------------------------------------
 
     def stage(
