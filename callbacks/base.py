@@ -41,6 +41,9 @@ class Callback(KerasRLCallback):
     def on_action_end(self, action, logs=None):
         """After the environment took `action`; once for each repetition of it."""
 
+    def on_wait(self):
+        """Again and again while a paused run waits; see `Agent.pause`."""
+
 
 # What a callback without an episode or step hook gets instead, first come first served.
 _KERAS_HOOKS = {
@@ -199,6 +202,12 @@ class CallbackList:
             logs = {} if logs is None else logs
             for call in self._action_end:
                 call(action, logs)
+
+    def on_wait(self) -> None:
+        """Called again and again while a paused run waits; only ours have this hook."""
+        for callback in self.callbacks:
+            if isinstance(callback, Callback):
+                callback.on_wait()
 
     def _collect(self) -> None:
         self._keras_listens = False

@@ -12,10 +12,9 @@ from kerasrl_gpu.tuning.cache import opened
 class BatchTuner(Callback):
     """Tunes when the warm-up is over and the first update was made, and again when asked to.
 
-    While a MemoryGuard sees little memory, or the pool does not lie on the device, it waits.
-
     What is learned stays: micro-batches and fused updates are chosen, not the batch, unless
-    `free`. A run that goes on from a checkpoint is executed as it was, and not tuned again.
+    `free`. A run that goes on from a checkpoint is executed as it was, and not tuned again. While
+    a MemoryGuard sees little memory, or rows of the pool are spilled, it waits.
 
     Args:
         free: the batch itself may become another power of two; the replay ratio stays.

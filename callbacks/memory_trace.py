@@ -67,6 +67,9 @@ class MemoryTrace(Callback):
 
     def on_step_end(self, episode_step, logs=None):
         self._step += 1
+        self.on_wait()
+
+    def on_wait(self):
         if self._clock() - self._taken_s >= self.every_s:
             self._take()
 

@@ -9,7 +9,7 @@ from functools import partial
 import keras
 import numpy as np
 
-from kerasrl_gpu import execution, host, keras_rl, loop, pausing, planning, sizing
+from kerasrl_gpu import execution, host, keras_rl, loop, pausing, planning, sizing, spilling
 from kerasrl_gpu.errors import (
     ArgumentError,
     NotCompiled,
@@ -342,6 +342,7 @@ class Agent(keras_rl.Agent):
     # What a run takes ---------------------------------------------------------------------------
 
     plan, report, tune = planning.plan, planning.report, tune
+    spill, pull, resize = spilling.spill, spilling.pull, spilling.resize
 
     @property
     def processes_states(self) -> bool:

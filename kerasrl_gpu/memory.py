@@ -406,12 +406,8 @@ class DeviceMemory(Memory):
 
     # Where its rows lie -------------------------------------------------------------------------
 
-    tier_bytes, spill, pull, resize = (
-        tiering.tier_bytes,
-        tiering.spill,
-        tiering.pull,
-        tiering.resize,
-    )
+    tier_bytes, device_bytes = tiering.tier_bytes, tiering.device_bytes
+    spill, pull, resize = tiering.spill, tiering.pull, tiering.resize
 
     def _stored(self, *fields) -> dict:
         self.settle()

@@ -60,6 +60,7 @@ def pause(
             print(f"step {agent.step}: paused: {reason}", file=sys.stderr)
         give_back(agent, pool_bytes, folder)
         while not until() and not agent.runs.is_stopping:
+            agent.runs.current.callbacks.on_wait()
             time.sleep(poll_s)
         if verbose:
             waited_s = time.monotonic() - start_s

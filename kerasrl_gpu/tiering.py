@@ -7,6 +7,7 @@ makes one array of segments again, or one of another size: no more memory is nee
 
 from __future__ import annotations
 
+import contextlib
 import gc
 
 import numpy as np
@@ -28,6 +29,13 @@ def tier_bytes(memory) -> dict:
     return {DEVICE: memory.nbytes, HOST: 0, FILE: 0}
 
 
+@property
+def device_bytes(memory) -> int:
+    """Bytes of the pool in the device's memory, which on a CPU is the host's."""
+    tiers = memory.tier_bytes
+    return tiers[DEVICE] + (tiers[HOST] if engine.on_cpu() else 0)
+
+
 def spill(memory, nbytes: int, *, of=DEVICE, to: str | None = None, folder=None) -> int:
     """Move rows off the device, or from the host to a file, oldest first, by sixteenths.
 
@@ -38,32 +46,32 @@ def spill(memory, nbytes: int, *, of=DEVICE, to: str | None = None, folder=None)
         of: "device" or "host", where they are to be freed.
         to: "host" or "file"; None takes the host's memory where that is another one and has room,
             else a file.
-        folder: where the file is made; None takes the system's for temporary files.
+        folder: where the file is made; None takes the system's for temporary files, which frees
+            nothing where that lies in memory itself.
 
     Returns:
         bytes that left it.
 
     Raises:
         ArgumentError: no number of bytes, or another tier.
-        SpillFailed: there is no room; every row lies where it did, or on the tier it came to.
+        SpillFailed: there is no room; every row lies where it did, or in the file.
     """
-    check_number("nbytes", nbytes, lambda number: number >= 0, "a number of bytes, 0 or more")
-    if of not in (DEVICE, HOST):
-        raise ArgumentError(f"rows are spilled of 'device' or 'host', not of {of!r}.")
+    _check_nbytes(nbytes)
+    to = _checked_tiers(of, to)
     memory.settle()
     if memory.ring is None or not memory.tier_bytes[of] or not nbytes:
         return 0
-    to = FILE if of == HOST else _tier_for(nbytes) if to is None else check_tier(to)
-    before, cut = memory.tier_bytes[of], memory.tiers is None
-    tiers = _cut(memory, folder) if cut else memory.tiers
-    moved = 0
+    to = to or _tier_for(nbytes)
+    before, whole = memory.tier_bytes[of], memory.tiers is None
+    tiers = _cut(memory, folder) if whole else memory.tiers
+    order = [i for i in tiers.oldest_first(_tail(memory)) if whole or tiers.segments[i] == of]
+    ends = np.cumsum([tiers.segment_bytes(index) for index in order])
+    leaving = 1 + int(np.searchsorted(ends, nbytes))
     try:
-        for index in tiers.oldest_first(_tail(memory)):
-            if cut and moved >= nbytes:
-                tiers.move(index, DEVICE)
-            elif moved < nbytes and (cut or tiers.segments[index] == of):
-                tiers.move(index, to)
-                moved += tiers.segment_bytes(index)
+        for index in order[:leaving]:
+            tiers.move(index, to)
+        if whole:
+            _take_back(tiers, order[leaving:])
     except (OSError, MemoryError) as error:
         raise _failed(error, f"rows of the pool were to leave the {of}") from error
     return before - tiers.tier_bytes[of]
@@ -73,32 +81,33 @@ def pull(memory, nbytes: int | None = None) -> int:
     """Move rows back to the device, oldest first; when all are there, they are one array again.
 
     Args:
-        nbytes: at most so many, but a segment at least; None: all.
+        nbytes: at most so many, but a sixteenth of the pool at least; None: all.
 
     Returns:
         bytes that came back.
 
     Raises:
-        SpillFailed: there is no room; every row lies where it did, or on the tier it came to.
+        ArgumentError: no number of bytes.
+        SpillFailed: there is no room; every row lies where it did, or in the file.
     """
+    if nbytes is not None:
+        _check_nbytes(nbytes)
     memory.settle()
     tiers = memory.tiers
-    if tiers is None:
+    if tiers is None or nbytes == 0:
         return 0
     away = [i for i in tiers.oldest_first(_tail(memory)) if tiers.segments[i] != DEVICE]
-    away_bytes = sum(tiers.segment_bytes(index) for index in away)
+    ends = np.cumsum([tiers.segment_bytes(index) for index in away])
+    coming = max(1, int(np.searchsorted(ends, ends[-1] if nbytes is None else nbytes, "right")))
     try:
-        if nbytes is None or nbytes >= away_bytes:
+        if coming == len(away):
             _join(memory)
-            return away_bytes
-        moved = 0
-        for index in away:
-            if moved and moved + tiers.segment_bytes(index) > nbytes:
-                break
-            moved += tiers.move(index, DEVICE)
+        else:
+            for index in away[:coming]:
+                tiers.move(index, DEVICE)
     except (OSError, MemoryError) as error:
         raise _failed(error, "rows of the pool were to come back to the device") from error
-    return moved
+    return int(ends[coming - 1])
 
 
 def resize(memory, limit: int, *, folder=None) -> None:
@@ -114,7 +123,8 @@ def resize(memory, limit: int, *, folder=None) -> None:
     Raises:
         ArgumentError: no number of rows that a transition fits into.
         PoolTooLarge: so many rows have no room beside the rest; nothing has changed.
-        SpillFailed: the file has no room; nothing has changed, or all rows lie in the file.
+        SpillFailed: there is no room for the file, and nothing has changed; or none for the pool
+            after all, and every row lies in the file.
     """
     if room.checked_limit(limit, memory.window_length, None) == memory.limit:
         return
@@ -122,7 +132,8 @@ def resize(memory, limit: int, *, folder=None) -> None:
     if memory.ring is None:
         memory.limit = int(limit)
         return
-    layout = memory.layout_of(limit)
+    layout, was = memory.layout_of(limit), memory.ring.get_state()
+    ring = Ring(layout, memory.ring.span)  # raises where a transition does not fit
     _check_room(memory, layout)
     tiers = _cut(memory, folder) if memory.tiers is None else memory.tiers
     try:
@@ -130,10 +141,8 @@ def resize(memory, limit: int, *, folder=None) -> None:
         pool = zeros(layout.rows, layout.row_bytes)
     except (OSError, MemoryError) as error:
         raise _failed(error, f"the pool was to have limit={limit:_}") from error
-    was = memory.ring.get_state()
-    memory.limit, memory.layout = layout.limit, layout
-    memory.ring = Ring(layout, memory.ring.span)
-    shifts = memory.ring.set_state(was)
+    shifts = ring.set_state(was)
+    memory.limit, memory.layout, memory.ring = layout.limit, layout, ring
     memory.pool, memory.tiers, memory.saved = pool, None, None
     for part in ranges.written(was["capacity"], layout.row_bytes, was["heads"]):
         start = part.environment * was["capacity"]
@@ -162,6 +171,19 @@ def write_range(memory, part, rows, was: dict, shift: int) -> None:
         memory.write_rows(environment * capacity + int(slots[start]), rows[start:stop])
 
 
+def _check_nbytes(nbytes) -> None:
+    check_number("nbytes", nbytes, lambda number: number >= 0, "a number of bytes, 0 or more")
+
+
+def _checked_tiers(of, to) -> str | None:
+    """The tier to spill to; None where that is still to be chosen."""
+    if of not in (DEVICE, HOST):
+        raise ArgumentError(f"rows are spilled of 'device' or 'host', not of {of!r}.")
+    if to is not None and check_tier(to) == of:
+        raise ArgumentError(f"rows of the {of!r} are there already; pass to='file'.")
+    return FILE if of == HOST else to
+
+
 def _tail(memory) -> int:
     return memory.ring.tail() % memory.layout.capacity
 
@@ -186,6 +208,13 @@ def _cut(memory, folder) -> Tiers:
     memory.pool, memory.tiers = None, tiers
     _start_anew(memory)
     return tiers
+
+
+def _take_back(tiers, segments) -> None:
+    """On the device again with what need not leave it; what has no room there stays in the file."""
+    with contextlib.suppress(MemoryError):
+        for index in segments:
+            tiers.move(index, DEVICE)
 
 
 def _join(memory) -> None:
@@ -215,12 +244,12 @@ def _start_anew(memory) -> None:
 
 def _check_room(memory, layout) -> None:
     beside = memory.beside(memory.spec.example)
-    held = beside._replace(held=beside.held + memory.tier_bytes[DEVICE])
+    held = beside._replace(held=beside.held + memory.device_bytes)
     room.check_limit(layout.limit, layout.row_bytes, memory.least_limit, memory.budget, held)
 
 
 def _failed(error, what) -> SpillFailed:
-    return SpillFailed(
-        f"{what}, and there is no room: {error}. Nothing is lost. Free some disk, or pass another "
-        "folder for the file."
-    )
+    mend = "Free some of its disk, or pass another folder for the file."
+    if isinstance(error, MemoryError):
+        mend = "Free some memory there; until then they stay where they are."
+    return SpillFailed(f"{what}, and could not: {error}. No row is lost. {mend}")

@@ -157,6 +157,6 @@ def _gradients(agent) -> dict:
 
 def _within(found: Plan, budget, agent) -> Plan:
     """The plan beside the bytes that the budget leaves to it."""
-    held = found.persistent_bytes + (agent.memory.nbytes if agent.on_pool else 0)
+    held = found.persistent_bytes + (agent.memory.device_bytes if agent.on_pool else 0)
     may = room.spendable(budget, held)
     return replace(found, budget_bytes=may)

@@ -8,7 +8,6 @@ from kerasrl_gpu import engine
 from kerasrl_gpu.pool import transitions, uniform
 from kerasrl_gpu.pool.layout import Layout
 from kerasrl_gpu.pool.ring import Live
-from kerasrl_gpu.pool.tiers import unstage
 
 _ROWS_AT_ONCE = 4_096  # copied to the host, of which only the fields asked for are kept
 
@@ -52,15 +51,13 @@ class Reader:
     def from_tiers(self, tiers, live: Live, counters, offsets, rule: transitions.Rule) -> dict:
         """The same of a pool that lies on several tiers."""
         slots = tiers.draw(live, counters, len(offsets), rule.span, offsets)
-        key = rule, len(offsets)
+        rows = tiers.read(slots.reshape(-1)).reshape(*slots.shape, -1)
+        key = "rows", rule
         if key not in self._programs:
-
-            def read(staged):
-                rows = unstage(staged, self._layout, len(offsets), rule.span, np.zeros(1, np.int32))
-                return transitions.of_rows(rows, self._layout, rule)
-
-            self._programs[key] = engine.compile_read(read)
-        return self._programs[key](tiers.stage(slots[None]))
+            self._programs[key] = engine.compile_read(
+                lambda _, rows: transitions.of_rows(rows, self._layout, rule)
+            )
+        return self._programs[key](None, rows)
 
 
 def stored(read_rows, layout: Layout, live: Live, fields) -> dict:

@@ -7,9 +7,12 @@ which from there on is the one that reads a whole pool.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import tempfile
+import warnings
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +33,8 @@ class Tiers:
 
     Args:
         layout: the pool's shape.
-        folder: where the file is made, which nobody else sees and which ends with the process;
-            None takes the system's folder for temporary files.
+        folder: where the file is made, which has no name and ends with the process; None takes the
+            system's folder for temporary files.
 
     Attributes:
         length: rows of a segment; the last may have fewer.
@@ -65,7 +68,11 @@ class Tiers:
         return list(self._steps(0, self.layout.rows))
 
     def take(self, first: int, rows: np.ndarray) -> None:
-        """Store rows u8[n, row bytes] from that slot on, wherever they belong."""
+        """Store rows u8[n, row bytes] from that slot on, wherever they belong.
+
+        Raises:
+            OSError: the file cannot be made, or its disk refuses.
+        """
         for start, stop in self._pieces(first, first + len(rows)):
             self._write(start, rows[start - first : stop - first])
         place = self.layout.flags_place
@@ -75,14 +82,13 @@ class Tiers:
         """Put one segment on another tier; returns its bytes, 0 where it lies there already.
 
         Raises:
-            OSError: the file's disk is full, or it cannot be made; the segment stays where it was.
+            OSError: the file cannot be made, or its disk refuses; the segment stays where it was.
             MemoryError: there is no room; it stays, too.
         """
         if self.segments[index] == tier:
             return 0
         start, stop = self._bounds(index)
         if tier == FILE:
-            self._reserve(start, stop)
             for first, last in self._steps(start, stop):
                 self._write_file(first, self.read(np.arange(first, last)))
             self._segments[index] = None
@@ -115,8 +121,21 @@ class Tiers:
     # Rows ---------------------------------------------------------------------------------------
 
     def put(self, wire) -> None:
-        """Store the row that waits in a wire."""
-        self.take(int(wire.view["slot"][0]), wire.view["row"])
+        """Store the row that waits in a wire.
+
+        Where the disk refuses it, all rows of its segment are taken out of the file.
+        """
+        slot, row = int(wire.view["slot"][0]), wire.view["row"].copy()  # the wire is free again
+        try:
+            self.take(slot, row)
+        except OSError as error:
+            nbytes = self.move(slot // self.length, HOST)
+            warnings.warn(
+                f"the file with rows of the replay pool refuses to be written: {error}. {nbytes:_} "
+                "B of it are in the host's memory from now on.",
+                stacklevel=2,
+            )
+            self.take(slot, row)
 
     def read(self, slots: np.ndarray) -> np.ndarray:
         """u8[n, row bytes] of these slots, on the host."""
@@ -162,14 +181,11 @@ class Tiers:
     def _descriptor(self) -> int:
         if self._file is None:
             # no memory map: what is mapped counts as the process' resident memory
-            self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+            file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+            weakref.finalize(self, file.close)
+            _reserve(file.fileno(), self.layout.nbytes)
+            self._file = file
         return self._file.fileno()
-
-    def _reserve(self, start, stop):
-        """See to it that the rows have room before any is moved."""
-        row_bytes = self.layout.row_bytes
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(self._descriptor(), start * row_bytes, (stop - start) * row_bytes)
 
     def _write_file(self, first, rows):
         view, offset = memoryview(np.ascontiguousarray(rows)).cast("B"), 0
@@ -180,10 +196,11 @@ class Tiers:
     def _read_file(self, slots):
         row_bytes, rows = self.layout.row_bytes, np.zeros((len(slots), self.layout.row_bytes), "u1")
         for start, stop in ranges.runs(slots):
-            wanted = (stop - start) * row_bytes
-            read = os.pread(self._descriptor(), wanted, int(slots[start]) * row_bytes)
-            flat = rows[start:stop].reshape(-1)  # rows beyond the file's end were never written
-            flat[: len(read)] = np.frombuffer(read, np.uint8)
+            flat, at, offset = rows[start:stop].reshape(-1), int(slots[start]) * row_bytes, 0
+            # rows beyond the file's end were never written
+            while read := os.pread(self._descriptor(), len(flat) - offset, at + offset):
+                flat[offset : offset + len(read)] = np.frombuffer(read, np.uint8)
+                offset += len(read)
         return rows
 
     # Batches ------------------------------------------------------------------------------------
@@ -207,7 +224,9 @@ class Tiers:
         )
 
     def stage(self, slots: np.ndarray):
-        """The rows of K batches on the device, for a compiled call: u8[K, B (k + n) row bytes].
+        """The rows of K batches on the device, for a step's call: u8[K, B (k + n) row bytes].
+
+        The next batches of the same size take its place.
 
         Args:
             slots: i32[K, B, k + n].
@@ -224,6 +243,17 @@ def unstage(staged, layout, batch_size: int, span: int, index):
     """u8[B, k + n, row bytes] of batch `index`, inside a compiled function."""
     rows = engine.take_rows(staged, index)
     return ops.reshape(rows, (batch_size, layout.window + span, layout.row_bytes))
+
+
+def _reserve(descriptor, nbytes) -> None:
+    """Set room aside: a disk that has none says so before any row is moved, not in mid-run."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, nbytes)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot
+            raise
 
 
 class _HostRows:
@@ -250,7 +280,7 @@ class _DeviceRows:
         return engine.to_host(engine.take_rows(self._rows, padded))[: len(places)]
 
     def write(self, first, rows):
-        self._rows = self._fill(self._rows, first, np.ascontiguousarray(rows))
+        self._rows = self._fill(self._rows, first, rows)
 
 
 class _Flags(NamedTuple):

@@ -44,7 +44,7 @@ def tune(agent, *, free=False, budget=None, seconds=12.0, cache=True, apply=True
 
     Raises:
         ArgumentError: nothing to try yet, a memory or a processor that works on the host, a pool
-            that was spilled, a budget below what the smallest point takes, or an argument that
+            that is spilled, a budget below what the smallest point takes, or an argument that
             cannot be honoured.
         EmptyPool: no stored row can start a transition.
     """
@@ -90,8 +90,8 @@ def _check_ready(agent) -> None:
         )
     if agent.memory.tiers is not None:
         raise ArgumentError(
-            "the pool does not lie on the device, where updates are timed; call "
-            "agent.memory.pull() first."
+            "rows of the pool are spilled, and what is fast now need not be when they are back; "
+            "call agent.pull() before agent.tune()."
         )
     agent.flush()
     agent.memory.check_can_sample()
