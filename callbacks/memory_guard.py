@@ -146,7 +146,8 @@ class MemoryGuard(Callback):
         self._history = History.from_plain(self._history.to_plain())  # the last run's end is past
         self._ballast.hold()
         self._watch_updates(True)
-        self._due_s, self._exit_reason, self._told = self._clock(), None, {}
+        self._due_s, self._told = self._clock(), {}
+        self._asked_s = self._exit_reason = None
         self._prepared = self._grew = False
 
     def on_step_end(self, episode_step, logs=None):
@@ -257,6 +258,9 @@ class MemoryGuard(Callback):
     def _exhausted(self, error) -> bool:
         """Whether an update whose memory could not be had is to be run again."""
         before = self.state
+        if before == PAUSE:  # it was asked for, and the step has not ended
+            self._wait_inside()
+            return self.state != PAUSE
         verdict = self._look(failed=True)
         if before == verdict.state and verdict.action is None:
             warnings.warn(f"{in_words(error)} {verdict.reason}", stacklevel=2)
@@ -292,6 +296,6 @@ class MemoryGuard(Callback):
         if self.state == PAUSE:
             return False
         if self.state != EXIT:
+            self._actions.pull_noted(self.readings, self._ballast.nbytes)
             self._ballast.hold()
-            self._actions.pull_noted(all_probes.read(self._probes))
         return True

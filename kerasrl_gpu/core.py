@@ -137,9 +137,9 @@ class Agent(keras_rl.Agent):
                 "needs a number: pass batch_size=32, say."
             )
 
-    def _forget_pool(self):
+    def _forget_pool(self, resized):
         if self.prepared:
-            self.trainer.learner.forget_pool()
+            self.trainer.learner.forget_pool(resized)
 
     @property
     def on_pool(self) -> bool:

@@ -100,8 +100,14 @@ class Learner:
             self._programs[key] = make()
         return self._programs[key]
 
-    def forget_pool(self) -> None:
-        """Let go of a pool that compiled calls hold; the next ones are compiled anew."""
+    def forget_pool(self, resized: bool = False) -> None:
+        """Let go of a pool that compiled calls hold; the next ones are compiled anew.
+
+        Args:
+            resized: whether another one comes, which calls that hold none do not fit, either.
+        """
+        if not (resized or engine.HOLDS_POOL):
+            return
         for key in [key for key in self._programs if key[0] in (_STEP, _WRITE)]:
             del self._programs[key]
 
@@ -129,6 +135,7 @@ class Learner:
                 memory, what, self.batch_size, self.execution, memory.row_to_write
             ),
             *((what, self._label) if what else ()),
+            "of tiers" if memory.tiers is not None else None,
         )
 
     def trial(self, memory, what, batch_size, execution):

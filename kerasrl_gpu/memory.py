@@ -45,8 +45,8 @@ class DeviceMemory(Memory):
         beside: observation -> room.Beside, what the run takes beside a pool of such; an agent sets
             it.
         settle: () -> None, runs the step that waits in the wire; an agent sets it.
-        release: () -> None, lets go of the pool in compiled calls, which comes back as another
-            one; an agent sets it.
+        release: (resized) -> None, lets go of the pool in compiled calls, which comes back as
+            another one, maybe of another size; an agent sets it.
         pool: u8[N, row bytes] on the device; None before the first row, and while its rows lie on
             several tiers.
         tiers: `pool.tiers.Tiers` while they do, else None.
@@ -72,7 +72,7 @@ class DeviceMemory(Memory):
         self._action, self._span, self.nb_draws = None, 1, 0
         self.saved = None  # `resume.memory.Noted`: the checkpoint that holds these rows
         self.settle, self.beside = lambda: None, lambda observation: room.Beside()
-        self.release = lambda: None
+        self.release = lambda resized: None
         self.preferred_limit = None  # of "auto", where a checkpoint's pool had so many rows
 
     @property

@@ -106,13 +106,13 @@ class Ballast:
     """
 
     def __init__(self, nbytes: int):
-        self._nbytes, self._held = check_count("ballast_bytes", nbytes), None
+        self.nbytes, self._held = check_count("ballast_bytes", nbytes), None
 
     def hold(self) -> None:
         """Take it, unless it is held already, or cannot be had."""
-        if self._held is None and self._nbytes:
+        if self._held is None and self.nbytes:
             with contextlib.suppress(MemoryError):
-                self._held = np.ones(self._nbytes, np.uint8)  # zeros would take nothing
+                self._held = np.ones(self.nbytes, np.uint8)  # zeros would take nothing
 
     def free(self) -> None:
         """Give it back."""

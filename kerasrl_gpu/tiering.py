@@ -148,7 +148,7 @@ def resize(memory, limit: int, *, folder=None) -> None:
         start = part.environment * was["capacity"]
         rows = tiers.read(np.arange(start + part.start, start + part.stop))
         write_range(memory, part, rows, was, shifts[part.environment])
-    _start_anew(memory)
+    _start_anew(memory, resized=True)
 
 
 def write_range(memory, part, rows, was: dict, shift: int) -> None:
@@ -235,10 +235,10 @@ def _to_file(tiers) -> None:
         tiers.move(index, FILE)
 
 
-def _start_anew(memory) -> None:
+def _start_anew(memory, resized=False) -> None:
     """Let go of an array that compiled calls still hold."""
     memory.reader = Reader(memory.layout)
-    memory.release()
+    memory.release(resized)
     gc.collect()
 
 

@@ -62,6 +62,8 @@ zeros = arrays.zeros
 memory_growth = growth.memory_growth
 set_memory_growth = growth.set_memory_growth
 
+HOLDS_POOL = programs.HOLDS_POOL  # whether a compiled call is one of a certain pool
+
 cluster = programs.cluster
 compile_act = programs.compile_act
 compile_fill = programs.compile_fill

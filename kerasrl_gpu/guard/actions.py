@@ -93,10 +93,14 @@ class Actions:
         """Note how much of the pool is on the device, for `pull_noted`."""
         self._noted_bytes = self._tiers()[DEVICE]
 
-    def pull_noted(self, readings) -> None:
-        """Bring back what left the device since `note_device`, if there is room for it."""
+    def pull_noted(self, readings, beside: int) -> None:
+        """Bring back what left the device since `note_device`, if there is room for it.
+
+        Args:
+            beside: bytes of the host's memory that something else is about to take.
+        """
         nbytes = self._noted_bytes - self._tiers()[DEVICE]
-        if self._has_room(readings, nbytes):
+        if self._has_room(readings, nbytes, beside if engine.on_cpu() else 0):
             self._pull(nbytes)
 
     def pull_all(self, readings) -> None:
@@ -152,7 +156,7 @@ class Actions:
         """Bytes that come back at a time where so many spills are to be undone."""
         return -(-self.away_bytes // max(1, spilled))
 
-    def _has_room(self, readings, nbytes) -> bool:
+    def _has_room(self, readings, nbytes, beside=0) -> bool:
         """Whether so many bytes more would leave every limit below the level that takes some."""
         if nbytes <= 0:
             return False
@@ -162,7 +166,8 @@ class Actions:
         )
         names = _ON_HOST if engine.on_cpu() else _ON_DEVICE
         known = [each for each in readings if each.name in names and each.fraction is not None]
-        return all(each.used_bytes + nbytes < enter.enter * each.limit_bytes for each in known)
+        more = nbytes + beside
+        return all(each.used_bytes + more < enter.enter * each.limit_bytes for each in known)
 
     def _try(self, move) -> bool:
         try:

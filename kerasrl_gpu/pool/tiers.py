@@ -8,6 +8,7 @@ which from there on is the one that reads a whole pool.
 from __future__ import annotations
 
 import errno
+import functools
 import math
 import os
 import tempfile
@@ -46,7 +47,7 @@ class Tiers:
         self._part = min(self.length, max(1, _PART_BYTES // layout.row_bytes))
         self._segments = [None] * -(-layout.rows // self.length)  # None: in the file
         self._flags, self._fill = engine.zeros((layout.rows, 1), "uint8"), engine.compile_fill()
-        self._draws, self._staging = {}, {}
+        self._staging = {}
 
     # Moving -------------------------------------------------------------------------------------
 
@@ -213,15 +214,11 @@ class Tiers:
             counters: (seed, draw).
             offsets: i32[B], rows after the oldest one to start from, where they can; None draws.
         """
-        key = batch_size, span
-        if key not in self._draws:
-            self._draws[key] = engine.compile_read(_draw(self.layout, *key))
+        program = _drawing(_flags_of(self.layout), batch_size, span)
         seed, draw = (np.uint32(counter % 2**32) for counter in counters)
         offsets = np.full(batch_size, -1) if offsets is None else np.asarray(offsets)
         asked = offsets.astype(np.int32)
-        return engine.to_host(
-            self._draws[key](self._flags, live.tail, live.size, seed, draw, asked)
-        )
+        return engine.to_host(program(self._flags, live.tail, live.size, seed, draw, asked))
 
     def stage(self, slots: np.ndarray):
         """The rows of K batches on the device, for a step's call: u8[K, B (k + n) row bytes].
@@ -293,15 +290,18 @@ class _Flags(NamedTuple):
     flags_place: int = 0
 
 
-def _draw(layout, batch_size, span):
-    flags_only = _Flags(layout.window, layout.capacity, layout.limit, layout.cross_episodes)
+def _flags_of(layout) -> _Flags:
+    return _Flags(layout.window, layout.capacity, layout.limit, layout.cross_episodes)
 
+
+@functools.cache  # the next pool that is spilled draws at once
+def _drawing(flags_only, batch_size, span):
     def draw(flags, tail, size, seed, draw, offsets):
         live = Live(tail, size)
         starts = uniform.starts(flags, flags_only, live, (seed, draw), offsets, span)
         return transitions.places(flags_only, live, *starts, span)
 
-    return draw
+    return engine.compile_read(draw)
 
 
 def zeros(rows: int, row_bytes: int):

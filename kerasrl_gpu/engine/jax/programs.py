@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from kerasrl_gpu.engine.jax.arrays import leaves, put_rows
 from kerasrl_gpu.engine.jax.packing import Packed, pack
 
+HOLDS_POOL = False  # it is handed in
 _UNROLLED = 32  # repetitions; more take too long to compile
 
 
@@ -167,6 +170,7 @@ def compile_put(row):
     return _Put(lambda pool, message: put_rows(pool, *row(message)), donate=(0,))
 
 
+@functools.cache  # one for all pools: it knows none of them, and each K is compiled once
 def compile_fill():
     """program(pool, slot, rows u8[K, row bytes]) -> pool with K rows from that slot on replaced.
 

@@ -16,6 +16,9 @@ def _same_variables(ours, theirs) -> bool:
     )
 
 
+HOLDS_POOL = True  # its variables are captured
+
+
 class _Program:
     """A tf.function of host arrays over captured variables; counts how often it was traced."""
 
