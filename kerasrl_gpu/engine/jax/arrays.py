@@ -106,7 +106,7 @@ def to_host(array) -> np.ndarray:
 
 def is_exhausted(error: BaseException) -> bool:
     """Whether it says that memory ran out, the device's or the host's."""
-    if isinstance(error, jax.errors.JaxRuntimeError):
+    if isinstance(error, (jax.errors.JaxRuntimeError, ValueError)):
         return any(text in str(error) for text in _EXHAUSTED)
     return isinstance(error, MemoryError)
 
