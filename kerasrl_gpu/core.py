@@ -22,7 +22,7 @@ from kerasrl_gpu.mirror import Mirror, with_weights
 from kerasrl_gpu.pool.layout import Field
 from kerasrl_gpu.pool.transitions import Rule
 from kerasrl_gpu.recorder import Recorder
-from kerasrl_gpu.resume import architecture, restoring, saving
+from kerasrl_gpu.resume import architecture, counters, restoring, saving
 from kerasrl_gpu.resume.report import Report
 from kerasrl_gpu.runs import Runs
 from kerasrl_gpu.state import TrainState
@@ -118,7 +118,7 @@ class Agent(keras_rl.Agent):
         self.rule = Rule(gamma=self.gamma, bootstrap_truncated=truncation == "bootstrap")
         self.trainer, self.prepared = None, False
         self.acts_separately = self.learns_on_host = False
-        self._shown = None  # the observation that the running call answers
+        self.shown = None  # the observation that the running call answers
         self.traced_as = None
         self.runs = Runs(self, seeded=seed is not None)
 
@@ -152,7 +152,7 @@ class Agent(keras_rl.Agent):
             name: architecture.describe(optimizer) for name, optimizer in optimizers.items()
         }
         self.trainer = Trainer(Mirror(models, targets, optimizers), self.seed, self.updates)
-        self.prepared, self._shown = False, None  # the answer was the former trainer's
+        self.prepared, self.shown = False, None  # the answer was the former trainer's
 
     # Weights between the device and the user's models -------------------------------------------
 
@@ -167,6 +167,13 @@ class Agent(keras_rl.Agent):
     def traces(self) -> dict:
         """Compiled call -> how often it was traced: 1 each, unless a shape changed."""
         return self.trainer.learner.traces if self.prepared else {}
+
+    def begin_again(self) -> None:
+        """After StateLost: the weights that the models hold, and an empty pool."""
+        self.trainer.restart()
+        if self.on_pool:
+            self.memory.begin_again()
+        self.shown = None
 
     def flush(self) -> None:
         """Run the queued row and update now; nothing if there is none."""
@@ -183,13 +190,13 @@ class Agent(keras_rl.Agent):
 
         Who sets weights while `fit` runs calls this, and the next action goes by them.
         """
-        self._shown = None  # what the old weights said about it does not count
+        self.shown = None  # what the old weights said about it does not count
         self.notice_weights()
 
     def notice_weights(self) -> None:
         """`take_weights`, where nobody said that they were set: it may be that nothing was."""
         if self.trainer is not None and self.trainer.take_weights():
-            self._shown = None
+            self.shown = None
 
     def _copy_targets(self) -> None:
         if self.trainer is not None:
@@ -203,7 +210,7 @@ class Agent(keras_rl.Agent):
 
     def _advance(self, observation) -> np.ndarray:
         """What the networks say to an observation, after the queued row and update: f32[A]."""
-        shown, self._shown = self._shown, None
+        shown, self.shown = self.shown, None
         if shown is not None:
             answer = self.trainer.answer()  # also where it is not asked for: the wire is in use
             if shown is observation:
@@ -251,8 +258,8 @@ class Agent(keras_rl.Agent):
         if not self.in_loop:
             self.flush()
         elif self.upcoming is not None and not self.acts_separately:
-            self._shown, self.upcoming = self.upcoming, None
-            self.memory.see(self._shown, self.step, checked=True)
+            self.shown, self.upcoming = self.upcoming, None
+            self.memory.see(self.shown, self.step, checked=True)
             self.trainer.launch()
         return metrics
 
@@ -293,47 +300,8 @@ class Agent(keras_rl.Agent):
         """How actions follow from what a network says: see `resume.player`."""
         raise NotImplementedError  # the agent's class says it
 
-    def get_state(self) -> dict:
-        """The counters, and what was seen and done last, as plain values and arrays.
-
-        A subclass that holds more adds it here and takes it in `set_state`.
-        """
-        return {
-            "step": self.step,
-            "seed": self.seed,
-            "seeded": self.runs.seeded,
-            "nb_runs": self.runs.nb_runs,
-            "run": self.runs.name,
-            "execution": self.execution._asdict(),
-            **self.get_acting_state(),
-        }
-
-    def set_state(self, state: dict) -> None:
-        """Go on where `get_state` was called."""
-        self.step, self.seed = state["step"], state["seed"]
-        self.runs.nb_runs, self.runs.seeded = state["nb_runs"], state["seeded"]
-        self.runs.name = state["run"]
-        self.trainer.seed = self.seed
-        self.set_acting_state(state)
-
-    def get_acting_state(self) -> dict:
-        """What the open episode has shown last, and the networks' answer where one waits."""
-        self.flush()
-        return {
-            "recent_observation": self.recent_observation,
-            "recent_action": self.recent_action,
-            "ended": self.recorder.ended,
-            "shown": self._shown,
-            "answer": None if self.trainer is None else self.trainer.values,
-        }
-
-    def set_acting_state(self, state: dict) -> None:
-        """Go on where `get_acting_state` was called."""
-        for name in ("recent_observation", "recent_action"):
-            setattr(self, name, state[name])
-        self.recorder.ended, self._shown = state["ended"], state["shown"]
-        if self.trainer is not None:
-            self.trainer.values = state["answer"]
+    get_state, set_state = counters.get_state, counters.set_state
+    get_acting_state, set_acting_state = counters.get_acting_state, counters.set_acting_state
 
     def outputs(self, states) -> np.ndarray:
         """What every network says to B states, f32[B, P]; `verify` compares it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from kerasrl_gpu import callbacks as cb
-from kerasrl_gpu.errors import ArgumentError, CheckpointError, check_count
+from kerasrl_gpu.errors import ArgumentError, CheckpointError, StateLost, check_count
 from kerasrl_gpu.resume import comparing
 from kerasrl_gpu.resume.report import Report
 from kerasrl_gpu.run import Options, Run
@@ -70,17 +70,21 @@ def fit(
     extra = loggers.get(min(verbose, 2), []) + ([cb.Visualizer()] if visualize else [])
     callbacks, params = _listed(callbacks, extra), {"nb_steps": nb_steps}
     allow = comparing.allowed(agent, allow)
-    left = _left(agent, resume, allow)
-    run = Run(agent, env, callbacks, params, options, start_step_policy, left=left, allow=allow)
-    if left is not None:
-        run.history.resumed = agent.resumed
-        _warn_of_nothing_left(agent.step, nb_steps)
-        if verbose:
-            print(agent.resumed)
-    with run.running():
-        while agent.step < nb_steps and not agent.stop_training:
-            run.step()
-    return run.history
+    while True:
+        left = _left(agent, resume, allow)
+        run = Run(agent, env, callbacks, params, options, start_step_policy, left=left, allow=allow)
+        if left is not None:
+            run.history.resumed = agent.resumed
+            _warn_of_nothing_left(agent.step, nb_steps)
+            if verbose:
+                print(agent.resumed)
+        try:
+            with run.running():
+                while agent.step < nb_steps and not agent.stop_training:
+                    run.step()
+            return run.history
+        except StateLost as error:
+            resume = _newest(agent, resume, error)
 
 
 def test(
@@ -114,6 +118,18 @@ def test(
         while run.episode < nb_episodes and not agent.stop_training:
             run.step()
     return run.history
+
+
+def _newest(agent, resume, error):
+    """The checkpoint to go on from, now that the state is lost; raises the error without a new one.
+
+    One that was gone on from already would lead to the same place.
+    """
+    newest = agent.runs.saved
+    if newest is None or newest == resume:
+        raise error
+    warnings.warn(f"{error} It does: the state comes from {newest}.", stacklevel=3)
+    return newest
 
 
 def _left(agent, resume, allow):

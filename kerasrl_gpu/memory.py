@@ -7,14 +7,14 @@ import sys
 import numpy as np
 from keras import tree
 
-from kerasrl_gpu import engine, tiering
+from kerasrl_gpu import contents, engine, tiering
 from kerasrl_gpu.errors import ArgumentError, EmptyPool, check_count
 from kerasrl_gpu.keras_rl import Experience, Memory
 from kerasrl_gpu.observations import ObservationSpec, as_reward
 from kerasrl_gpu.planning import budgets, room
 from kerasrl_gpu.planning.budgets import AUTO
 from kerasrl_gpu.pool import reader, ring, transitions
-from kerasrl_gpu.pool.layout import ACTION, FLAGS, REWARD, Field, Layout
+from kerasrl_gpu.pool.layout import Field, Layout
 from kerasrl_gpu.pool.ring import Live
 from kerasrl_gpu.units import human_bytes
 from kerasrl_gpu.wire import StepWire
@@ -184,6 +184,16 @@ class DeviceMemory(Memory):
             window=self.window_length,
             cross_episodes=self.ignore_episode_boundaries,
         )
+
+    def begin_again(self) -> None:
+        """An empty pool of the same size, where the device has lost the one there was."""
+        if self.ring is None:
+            return
+        self.pool = self.tiers = self.saved = None  # freed before there is another
+        self.pool = engine.zeros((self.layout.rows, self.layout.row_bytes), "uint8")
+        self.ring = ring.Ring(self.layout, self._span)
+        self.reader = reader.Reader(self.layout)
+        self.release()
 
     # Writing -----------------------------------------------------------------------------------
 
@@ -409,38 +419,9 @@ class DeviceMemory(Memory):
     tier_bytes, device_bytes = tiering.tier_bytes, tiering.device_bytes
     spill, pull, resize = tiering.spill, tiering.pull, tiering.resize
 
-    def _stored(self, *fields) -> dict:
-        self.settle()
-        return reader.stored(self.read_rows, self.layout, self.ring.live(), fields)
-
-    @property
-    def observations(self) -> list:
-        """Every stored observation, oldest first, copied to the host."""
-        if self.ring is None:
-            return []
-        stored = self._stored(*(f"leaf/{name}" for name in self.layout.leaves))
-        return [
-            self.spec.pack({name: stored[f"leaf/{name}"][row] for name in self.layout.leaves})
-            for row in range(self.nb_entries)
-        ]
-
-    @property
-    def actions(self) -> np.ndarray:
-        """Every stored action, oldest first; of a final row nothing was done."""
-        return np.zeros(0) if self.ring is None else self._stored(ACTION)[ACTION]
-
-    @property
-    def rewards(self) -> np.ndarray:
-        """Every stored reward f32, oldest first."""
-        return np.zeros(0, np.float32) if self.ring is None else self._stored(REWARD)[REWARD]
-
-    @property
-    def terminals(self) -> np.ndarray:
-        """Whether each row's step ended its episode, bool; oldest first."""
-        if self.ring is None:
-            return np.zeros(0, bool)
-        final = self._stored(FLAGS)[FLAGS] & ring.FINAL != 0
-        return np.append(final[1:], bool(self.ring.endings[0]))
+    # All of it, copied to the host, oldest first.
+    observations, actions = contents.observations, contents.actions
+    rewards, terminals = contents.rewards, contents.terminals
 
     def get_config(self) -> dict:
         """keras-rl's keys and ours."""

@@ -11,7 +11,7 @@ import numpy as np
 from kerasrl_gpu import callbacks as cb
 from kerasrl_gpu import snapshots
 from kerasrl_gpu.environment import Environment, add_numbers, warn_of_stacked_frames
-from kerasrl_gpu.errors import CheckpointError, ObservationError, SnapshotError
+from kerasrl_gpu.errors import CheckpointError, ObservationError, SnapshotError, StateLost
 from kerasrl_gpu.interrupts import Interrupts
 from kerasrl_gpu.observations import as_reward
 from kerasrl_gpu.runs import Left
@@ -95,6 +95,9 @@ class Run:
             aborted, agent.stop_reason = True, "keyboard interrupt"
         except ObservationError as error:
             raise ObservationError(self._where(error)) from error
+        except StateLost:
+            agent.begin_again()  # what follows looks at weights
+            raise
         finally:
             try:
                 agent.end_run(agent.runs.left_by(self) if self.training else None)

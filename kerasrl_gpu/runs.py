@@ -41,11 +41,12 @@ class Runs:
         resumed: what the last resume brought back.
         name: tells this run's checkpoints from those of others; a fresh run gets a new one.
         nb_runs: how many began.
+        saved: the newest checkpoint that the running one has written; None before the first.
     """
 
     def __init__(self, agent, seeded: bool):
         self._agent, self.seeded = agent, seeded
-        self.current = self.left = None
+        self.current = self.left = self.saved = None
         self.resumed, self.nb_runs, self.name = Report(), 0, _new_name()
         self._requests, self._calls = {}, []  # path -> keep; what follows the saves
         self._aside, self._step_before = None, 0
@@ -71,6 +72,7 @@ class Runs:
         if hasattr(agent.processor, "training"):
             agent.processor.training = training
         agent.stop_training, agent.stop_reason = False, None
+        self.saved = None
         if resumed:
             return None
         self._step_before, agent.step = agent.step, 0

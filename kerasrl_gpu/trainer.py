@@ -56,6 +56,11 @@ class Trainer:
         self._state = engine.unpack(self._state)
         return self._state
 
+    def restart(self) -> None:
+        """Begin again with what the user's models and optimizers hold, for want of better."""
+        self._queued = self._running = None
+        self.stuck, self._state = False, self.mirror.start()
+
     def get_state(self) -> dict:
         """Weights, targets, slots and counters, with host arrays; all queued work is done."""
         self._state = self._refreshed(self.state)
@@ -276,8 +281,8 @@ class Trainer:
 
 _LOST = (
     "a device call ran out of memory after it had begun to overwrite the training state "
-    "({}). The state is lost: start a new process from the newest checkpoint, with "
-    "agent.fit(..., resume=path) or kerasrl_gpu.load(path)."
+    "({}). What the models hold is old or half an update, and the pool is empty; "
+    "agent.fit(..., resume=path) goes on from the newest checkpoint."
 )
 
 

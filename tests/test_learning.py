@@ -8,6 +8,7 @@ import ddpg_pendulum
 import dqn_cartpole
 import gymnasium as gym
 import numpy as np
+import pause_and_resume
 import psutil
 import pytest
 import stop_and_resume
@@ -51,6 +52,16 @@ def test_the_example_of_a_stopped_run_ends_with_the_curve_of_an_unbroken_one(tmp
     assert "exit status 0" in done.stdout
     assert "Resumed" in done.stdout
     assert "the curves are equal: True" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_example_of_a_paused_run_pauses_goes_on_and_draws_it(tmp_path):
+    program = [sys.executable, pause_and_resume.__file__, "--steps", "16000"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.index(": pause.") < done.stderr.index(": resume.")
+    [picture] = tmp_path.glob("runs/*/trace.png")
+    assert picture.stat().st_size > 10_000
 
 
 class Footprint(Callback):

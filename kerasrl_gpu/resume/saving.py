@@ -88,6 +88,7 @@ def write(agent, path, keep: int):
     )
     if replay is not None and replay.ring is not None:
         memory.note(replay, written)
+    agent.runs.saved = written
     return written
 
 

@@ -19,6 +19,7 @@ from kerasrl_gpu.tuning.trials import trials
 
 _UNKNOWN_BYTES = 2**62  # the budget where no device tells one, and nobody stated one
 _LEAST, _MOST = 32, 4_096  # batches that are tried where they are free
+_KEPT = " It was measured earlier and kept; cache=False measures again."
 _ROWS_A_BATCH = 8  # rows that have to be stored for each row of such a batch
 
 
@@ -71,6 +72,8 @@ def tune(agent, *, free=False, budget=None, seconds=12.0, cache=True, apply=True
         choice = choice._replace(reason=choice.reason + why)
         if store is not None:
             store.put(key, choice)
+    else:
+        choice = choice._replace(reason=choice.reason + _KEPT)
     if apply:
         _apply(agent, choice.point)
     return choice

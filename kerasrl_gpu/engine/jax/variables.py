@@ -64,10 +64,14 @@ class Optimizer:
         optimizer.build(variables)
         # as they are now: a schedule that somebody sets takes the learning rate out of Keras' list
         self._variables = optimizer.variables
-        self.slots = adopt(self._variables)
         # training never changes a learning rate; the user may, on the Keras object
         self._rates = [i for i, v in enumerate(self._variables) if v.name == "learning_rate"]
         self._seen = [self._variables[index]._value for index in self._rates]
+
+    @property
+    def slots(self) -> list:
+        """Slots as the Keras object holds them: fresh ones, or those of the last `publish`."""
+        return adopt(self._variables)
 
     @property
     def outdated(self) -> bool:

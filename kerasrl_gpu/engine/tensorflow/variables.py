@@ -68,7 +68,11 @@ class Optimizer:
         self.keras = optimizer
         self._variables = list(variables)
         optimizer.build(self._variables)
-        self.slots = adopt(optimizer.variables)
+
+    @property
+    def slots(self) -> list:
+        """The Keras object's own variables."""
+        return adopt(self.keras.variables)
 
     @property
     def outdated(self) -> bool:
