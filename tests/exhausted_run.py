@@ -3,10 +3,10 @@
     python exhausted_run.py [SEED [UPDATES_PER_CALL]]
 
 At an update drawn by SEED the process may take no more address space than it has, and what its
-framework keeps for itself is taken by somebody else; the hook computes fewer rows at a
-time until the update goes, and two updates later the memory is back. Prints JSON: the rows of
-every try, and how far the weights are from those of a run that had memory and computed as few rows from there on, relative to
-their size. That run donates, and this one does not.
+framework keeps for itself is taken by somebody else; the hook computes fewer rows at a time until
+the update goes, and two updates later the memory is back. Prints JSON: the rows of every try, and
+how far the weights are from those of a run that had memory and computed as few rows from there on,
+relative to their size. That run donates, and this one does not.
 """
 
 import json
