@@ -41,8 +41,8 @@ class Callback(KerasRLCallback):
     def on_action_end(self, action, logs=None):
         """After the environment took `action`; once for each repetition of it."""
 
-    def on_wait(self):
-        """Again and again while a paused run waits; see `Agent.pause`."""
+    def on_wait(self, logs=None):
+        """Again and again while a paused run waits; see `Agent.pause`. Logs: none."""
 
 
 # What a callback without an episode or step hook gets instead, first come first served.
@@ -203,11 +203,11 @@ class CallbackList:
             for call in self._action_end:
                 call(action, logs)
 
-    def on_wait(self) -> None:
+    def on_wait(self, logs=None) -> None:
         """Called again and again while a paused run waits; only ours have this hook."""
         for callback in self.callbacks:
             if isinstance(callback, Callback):
-                callback.on_wait()
+                callback.on_wait({} if logs is None else logs)
 
     def _collect(self) -> None:
         self._keras_listens = False

@@ -69,7 +69,7 @@ class MemoryTrace(Callback):
         self._step += 1
         self.on_wait()
 
-    def on_wait(self):
+    def on_wait(self, logs=None):
         if self._clock() - self._taken_s >= self.every_s:
             self._take()
 

@@ -193,7 +193,7 @@ class DeviceMemory(Memory):
         self.pool = engine.zeros((self.layout.rows, self.layout.row_bytes), "uint8")
         self.ring = ring.Ring(self.layout, self._span)
         self.reader = reader.Reader(self.layout)
-        self.release()
+        self.release(False)
 
     # Writing -----------------------------------------------------------------------------------
 

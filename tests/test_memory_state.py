@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenarios import everything
 
-from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, checkpoint, engine
+from kerasrl_gpu import DDPGAgent, DeviceMemory, DQNAgent, checkpoint, contents, engine
 from kerasrl_gpu.errors import CheckpointError, PoolTooLarge
 from kerasrl_gpu.pool import ranges
 from kerasrl_gpu.pool.layout import Field
@@ -85,7 +85,7 @@ def assert_same_rows(memory, expected):
     assert memory.layout.fields == expected.layout.fields
     for name in ("observations", "actions", "rewards", "terminals"):
         np.testing.assert_equal(getattr(memory, name), getattr(expected, name))
-    stored = [one._stored(*memory.layout.fields) for one in (memory, expected)]
+    stored = [contents.stored(one, *memory.layout.fields) for one in (memory, expected)]
     np.testing.assert_equal(*stored)
     shown = [one.get_recent_state(one.spec.example) for one in (memory, expected)]
     np.testing.assert_equal(*shown)

@@ -359,11 +359,12 @@ time.sleep(60)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_the_command_finds_what_a_shell_would_give_it():
-    script = "cat; echo to stderr >&2; grep -E 'Sig(Ign|Blk)' /proc/self/status"
+    masks = "grep -E 'Sig(Ign|Blk)' /proc/self/status"
+    alone = subprocess.run(sh(masks), capture_output=True, text=True).stdout.split()
+    script = f"cat; echo to stderr >&2; {masks}"
     words = [sys.executable, "-m", "kerasrl_gpu", "supervise", "--", *sh(script)]
     ended = subprocess.run(words, input="through\n", capture_output=True, text=True)
-    lines = ended.stdout.split()
-    assert lines == ["through", "SigBlk:", "0" * 16, "SigIgn:", "0" * 16]
+    assert ended.stdout.split() == ["through", *alone]
     assert "to stderr\n" in ended.stderr
 
 
