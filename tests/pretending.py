@@ -1,11 +1,12 @@
 """Trials that compute nothing: what they take and how long they last is known beforehand."""
 
-import time
+from functools import partial
 
 import pytest
 from keras import ops
 
 from kerasrl_gpu.learner import Learner
+from kerasrl_gpu.tuning import agents
 
 BYTES_A_ROW = 100_000  # beside what is held, for each row computed at a time; more than planned
 CALL_S = 1e-3  # of any call, so that the most rows a call are the fastest
@@ -15,18 +16,24 @@ class Trials(list):
     """(batch, rows at a time, updates a call) of each trial that was made, in order.
 
     Attributes:
+        now_s: the clock that they are timed by.
+        lasts: rows at a time -> seconds of a call.
         on_call: called with the rows at a time at each call; may raise.
     """
 
     def __init__(self):
         super().__init__()
-        self.on_call = lambda rows: time.sleep(CALL_S)
+        self.now_s, self.lasts, self.on_call = 0.0, lambda rows: CALL_S, lambda rows: None
 
     def make(self, learner, memory, what, batch_size, execution):
         """Stands for `Learner.trial`."""
         rows = execution.rows(batch_size)
         self.append((batch_size, rows, execution.updates_per_call))
-        return _Program(rows, lambda: self.on_call(rows))
+        return _Program(rows, lambda: self._call(rows))
+
+    def _call(self, rows):
+        self.now_s += self.lasts(rows)
+        self.on_call(rows)
 
 
 class _Program:
@@ -46,6 +53,7 @@ def pretended(monkeypatch) -> Trials:
     """The trials that were made instead of compiled ones."""
     trials = Trials()
     monkeypatch.setattr(Learner, "trial", lambda learner, *args: trials.make(learner, *args))
+    monkeypatch.setattr(agents, "search", partial(agents.search, clock=lambda: trials.now_s))
     return trials
 
 

@@ -9,7 +9,6 @@ import math
 import os
 import resource
 import signal
-import time
 import warnings
 from pathlib import Path
 
@@ -507,7 +506,7 @@ def test_it_stands_in_the_logs_and_no_log_breaks(agent, guarded, tmp_path):
 
 
 def test_all_that_watches_memory_works_together(agent, guarded, pretended, tmp_path):  # noqa: F811
-    pretended.on_call = lambda rows: time.sleep(4e-3 / rows)  # so that it takes the whole batch
+    pretended.lasts = lambda rows: 4e-3 / rows  # so that it takes the whole batch
     run, tuner = tmp_path / "run", BatchTuner(seconds=0.05, cache=False, verbose=0)
     script = Script(*low(2), 0.83, 0.93, 0.93, *low(30))
     trace = MemoryTrace(run / "trace.jsonl", 0, [Script(0.5)], picture=False)
