@@ -459,7 +459,7 @@ def test_sampling_only_gathers_from_the_pool():
         memory.append({"a": np.zeros((2, 2), np.uint8), "b": step}, 0, 0.0, step == 5)
     live = memory.ring.live()
     found = on_variables(
-        memory._reader._read(Rule()),
+        memory.reader._read(Rule()),
         memory.pool,
         live.tail,
         live.size,
