@@ -2,11 +2,12 @@
 
     python exhausted_run.py [SEED [UPDATES_PER_CALL]]
 
-At an update drawn by SEED the process may take no more address space than it has, and what its
-framework keeps for itself is taken by somebody else; the hook computes fewer rows at a time until
-the update goes, and two updates later the memory is back. Prints JSON: the rows of every try, and
-how far the weights are from those of a run that had memory and computed as few rows from there on,
-relative to their size. That run donates, and this one does not.
+At an update drawn by SEED the process may take no more address space than it has, and somebody else
+has taken what its framework keeps for later. The hook gives a part of that back, which is too
+little for the whole batch, and has fewer rows computed at a time; two updates later the memory is
+back. Prints JSON: the rows of every try, the updates made, and how far the weights are from those
+of a run that had memory and computed as few rows from there on, relative to their size. That run
+donates, and this one does not.
 """
 
 import json
@@ -24,7 +25,7 @@ from kerasrl_gpu.policy import EpsGreedyQPolicy
 # an activation of 128 MiB, and some of them a batch; 8 kB of weights
 BATCH, UNITS, STEPS, UPDATES = 65_536, 512, 8, 2
 MIB, BLOCK = 2**20, 32 * 2**20
-ROOM = 256 * MIB  # for a quarter of the rows, not for all
+ROOM = 192 * MIB  # for what kernels take themselves: XLA waits for ever where they get none
 SHRINK = 4  # at once: TensorFlow waits 10 s for memory before it gives up
 
 
@@ -86,6 +87,7 @@ class Squeeze(keras.callbacks.Callback):
             engine.to_host(engine.take_rows(self.taken[-1], np.int32([0])))
 
     def shrink(self, error):
+        del self.taken[-8:-1]  # side by side, and half of what the whole batch takes
         rows = self.tried[-1] // SHRINK
         self.tried.append(rows)
         self.model.set_micro_batch(rows)

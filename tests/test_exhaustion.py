@@ -28,7 +28,7 @@ def test_a_run_that_runs_out_of_memory_learns_what_it_would_have(backend, update
         env={**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
     )
     assert result.returncode == 0, result.stderr[-4000:]
     found = json.loads(result.stdout.splitlines()[-1])
